@@ -1,0 +1,48 @@
+# Two commands do all the set-up: "make demo" and "make test". Python 3.11, pip and make are all they need.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: demo test test-slow lint format constraints clean help
+
+help:
+	@echo "make demo         train on drawn scenes, caption new ones, leave overlays in demo/overlays/"
+	@echo "make test         format, lint, types and tests"
+	@echo "make test-slow    the checks that train for minutes"
+	@echo "make format       let ruff format and mend the code"
+	@echo "make constraints  pin the newest versions that the tests will run with"
+
+.venv/installed: pyproject.toml constraints.txt
+	@echo "installing the pinned set into .venv; this takes a minute or two"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: .venv/installed
+	rm -rf demo
+	$(BIN)/captioning fit --config configs/shapes-soft.yaml --trainer.max_epochs 6 \
+		--trainer.logger.init_args.save_dir demo --trainer.logger.init_args.name training --trainer.logger.init_args.version run
+	$(BIN)/captioning shapes demo/pictures --images 8 --seed 2026
+	$(BIN)/captioning caption demo/pictures/images --overlay demo/overlays \
+		--model demo/training/run/checkpoints/best.safetensors
+	@echo "Look at the pictures in demo/overlays/: each shows, word by word, where the model looked."
+
+test: .venv/installed lint
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: .venv/installed
+	$(BIN)/python -m pytest -m slow -s
+
+lint: .venv/installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+constraints: .venv/installed
+	$(BIN)/python -m pip freeze --exclude-editable --exclude captioning | sed 's/+cpu//' > constraints.txt
+
+clean:
+	rm -rf .venv demo runs data/shapes

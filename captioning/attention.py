@@ -1,0 +1,148 @@
+"""Where to look: scores of places against the decoder's state, and attention that turns them into a context.
+
+Score functions after Bahdanau et al. 2015 (``additive``), Luong et al. 2015 (``dot``, ``general``, ``location``) and
+Vaswani et al. 2017 (``scaled_dot``). Everything works on B pictures with C captions (or beams) each: the captions of a
+picture share its annotations and keys, which are never copied.
+
+    annotations (B, L, D)    keys (B, L, A)    hidden (B, C, H)    scores, weights (B, C, L)    context (B, C, D)
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from captioning.errors import CaptioningError
+
+ScoreName = Literal["additive", "dot", "general", "scaled_dot", "location"]
+NeighbourName = Literal["none", "self_attention", "bidirectional_lstm"]
+
+
+class Additive(nn.Module):
+    """e_i = vᵀ tanh(W_a a_i + W_h h)."""
+
+    def __init__(self, annotation_size: int, hidden_size: int, attention_size: int) -> None:
+        super().__init__()
+        self.key = nn.Linear(annotation_size, attention_size)
+        self.query = nn.Linear(hidden_size, attention_size, bias=False)
+        self.score = nn.Linear(attention_size, 1, bias=False)
+
+    def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
+        both = keys[:, None] + self.query(hidden)[:, :, None]  # (B, C, L, A)
+        return self.score(both.tanh()).squeeze(-1)
+
+
+class Dot(nn.Module):
+    """e_i = a_iᵀ h."""
+
+    def __init__(self, annotation_size: int, hidden_size: int) -> None:
+        super().__init__()
+        if annotation_size != hidden_size:
+            raise CaptioningError(
+                f"score 'dot' needs hidden_size {hidden_size} equal to the encoder's width {annotation_size}; "
+                "set hidden_size so, or take 'general'"
+            )
+        self.key = nn.Identity()
+
+    def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
+        return hidden @ keys.mT
+
+
+class General(nn.Module):
+    """e_i = a_iᵀ W h, with a_iᵀ W computed once per picture."""
+
+    def __init__(self, annotation_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.key = nn.Linear(annotation_size, hidden_size, bias=False)
+
+    def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
+        return hidden @ keys.mT
+
+
+class ScaledDot(nn.Module):
+    """e_i = (W_a a_i)ᵀ (W_h h) / √A."""
+
+    def __init__(self, annotation_size: int, hidden_size: int, attention_size: int) -> None:
+        super().__init__()
+        self.key = nn.Linear(annotation_size, attention_size)
+        self.query = nn.Linear(hidden_size, attention_size)
+        # Begin by looking everywhere alike: products of wide vectors would fix the look on some place from the start.
+        nn.init.normal_(self.query.weight, std=0.005)
+        nn.init.zeros_(self.query.bias)
+        self.scale = 1 / math.sqrt(attention_size)
+
+    def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
+        return self.query(hidden) @ keys.mT * self.scale
+
+
+class Location(nn.Module):
+    """e = W h: the state alone says where to look, whatever is there."""
+
+    def __init__(self, hidden_size: int, places: int) -> None:
+        super().__init__()
+        self.key = nn.Identity()
+        self.query = nn.Linear(hidden_size, places)
+
+    def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
+        return self.query(hidden)
+
+
+def make_score(name: ScoreName, annotation_size: int, hidden_size: int, attention_size: int, places: int) -> nn.Module:
+    match name:
+        case "additive":
+            return Additive(annotation_size, hidden_size, attention_size)
+        case "dot":
+            return Dot(annotation_size, hidden_size)
+        case "general":
+            return General(annotation_size, hidden_size)
+        case "scaled_dot":
+            return ScaledDot(annotation_size, hidden_size, attention_size)
+        case "location":
+            return Location(hidden_size, places)
+    raise CaptioningError(f"unknown score '{name}'; choose additive, dot, general, scaled_dot or location")
+
+
+class Look(NamedTuple):
+    """One look at the picture: what was seen, and how much each place counted."""
+
+    context: Tensor  # (B, C, D)
+    weights: Tensor  # (B, C, L), summing to 1 over places
+
+
+class SoftAttention(nn.Module):
+    """z = Σ_i α_i a_i with α = softmax(e): the expectation over places (Xu et al., eq. 13)."""
+
+    def __init__(self, score: nn.Module) -> None:
+        super().__init__()
+        self.score = score
+
+    def keys(self, annotations: Tensor) -> Tensor:
+        """What the score needs of the annotations, the same at every step: computed once per picture."""
+        keys: Tensor = self.score.key(annotations)  # type: ignore[operator]  # every score has one
+        return keys
+
+    def forward(self, hidden: Tensor, keys: Tensor, annotations: Tensor) -> Look:
+        weights = self.score(hidden, keys).softmax(dim=-1)
+        return Look(weights @ annotations, weights)
+
+
+class Neighbours(nn.Module):
+    """Lets an annotation know the others before it is read: a + f(a), by self-attention or a two-way LSTM."""
+
+    def __init__(self, kind: NeighbourName, annotation_size: int, heads: int = 4) -> None:
+        super().__init__()
+        if annotation_size % (2 * heads):
+            raise CaptioningError(f"neighbours '{kind}' needs an encoder width that {2 * heads} divides")
+        self.kind = kind
+        self.norm = nn.LayerNorm(annotation_size)
+        if kind == "self_attention":
+            self.mix: nn.Module = nn.MultiheadAttention(annotation_size, heads, batch_first=True)
+        elif kind == "bidirectional_lstm":
+            self.mix = nn.LSTM(annotation_size, annotation_size // 2, batch_first=True, bidirectional=True)
+        else:
+            raise CaptioningError(f"unknown neighbours '{kind}'; choose none, self_attention or bidirectional_lstm")
+
+    def forward(self, annotations: Tensor) -> Tensor:
+        read = self.norm(annotations)
+        mixed = self.mix(read, read, read, need_weights=False) if self.kind == "self_attention" else self.mix(read)
+        return annotations + mixed[0]  # both kinds answer with (output, something else)

@@ -1,0 +1,183 @@
+"""The Python API: a picture in, a sentence and a map per word out. One file holds all that it takes."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from captioning import overlay, search
+from captioning.decoder import Decoder
+from captioning.encoders import Encoder
+from captioning.errors import CaptioningError
+from captioning.images import Box, Picture, Transform, open_image
+from captioning.text import Vocabulary
+
+_HEADER = "captioning"
+_FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Caption:
+    """A sentence about a picture, and for every word of it where the model looked.
+
+    Args:
+        words: the sentence.
+        probabilities: of each word as it was said and, last, of ending there.
+        maps: (T, rows, columns), one per word, each summing to 1.
+        picture: what was captioned.
+        window: the part of the photo that the maps lie on.
+    """
+
+    words: list[str]
+    probabilities: list[float]
+    maps: np.ndarray
+    picture: Picture
+    window: Box
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+    @property
+    def score(self) -> float:
+        """How sure the model was, 0 to 1: the geometric mean of the probabilities."""
+        return math.exp(sum(math.log(max(chance, 1e-12)) for chance in self.probabilities) / len(self.probabilities))
+
+    def overlay(self, panel_width: int = 200) -> Image.Image:
+        """The photo once per word, lit where the model looked while it said the word."""
+        return overlay.panels(open_image(self.picture), self.words, self.maps, self.window, panel_width)
+
+
+def describe_model(encoder: Encoder, decoder: Decoder, vocabulary: Vocabulary, maximum_length: int) -> dict[str, Any]:
+    """All of a model but its weights, in plain values: the header of the model file."""
+    return {
+        "format": _FORMAT,
+        "encoder": encoder.settings,
+        "decoder": decoder.settings,
+        "transform": dataclasses.asdict(encoder.transform),
+        "vocabulary": vocabulary.words,
+        "maximum_length": maximum_length,
+    }
+
+
+def write_model(path: Path, header: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
+    """Write a model file: the header, and the tensors named ``encoder.…`` and ``decoder.…``."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    unfinished = path.with_name(path.name + ".unfinished")
+    save_file(tensors, unfinished, {_HEADER: json.dumps(header)})
+    unfinished.replace(path)
+
+
+class Captioner:
+    """Captions pictures.
+
+    >>> captioner = Captioner.load("model.safetensors")
+    >>> captioner("photo.jpg").text
+    """
+
+    def __init__(self, encoder: Encoder, decoder: Decoder, vocabulary: Vocabulary, maximum_length: int = 40) -> None:
+        self.encoder = encoder.eval()
+        self.decoder = decoder.eval()
+        self.vocabulary = vocabulary
+        self.maximum_length = maximum_length
+
+    @classmethod
+    def load(cls, path: str | Path, device: str | None = None) -> "Captioner":
+        """Open a model file; no code in it is run.
+
+        Args:
+            path: a ``.safetensors`` file that training left behind.
+            device: where to run; by default the GPU if there is one.
+        """
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            with safe_open(path, framework="pt", device=device) as file:
+                header = json.loads((file.metadata() or {})[_HEADER])
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        except FileNotFoundError:
+            raise CaptioningError(f"{path}: no such model file; 'captioning fit' leaves one behind") from None
+        except (SafetensorError, KeyError, ValueError, OSError):
+            raise CaptioningError(
+                f"{path}: not a captioning model file; 'captioning fit' leaves one behind, named *.safetensors"
+            ) from None
+        if header["format"] != _FORMAT:
+            raise CaptioningError(
+                f"{path}: written in format {header['format']}, this version reads {_FORMAT}; update captioning"
+            )
+        with torch.device("meta"):  # nothing is drawn at random only to be thrown away
+            encoder, decoder = Encoder(**header["encoder"]), Decoder(**header["decoder"])
+        for part, name in ((encoder, "encoder."), (decoder, "decoder.")):
+            own = {key.removeprefix(name): tensor for key, tensor in state.items() if key.startswith(name)}
+            part.load_state_dict(own, assign=True)
+        encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        transform = header["transform"]
+        encoder.transform = Transform(**{**transform, "mean": tuple(transform["mean"]), "std": tuple(transform["std"])})
+        return cls(encoder, decoder, Vocabulary(header["vocabulary"]), header["maximum_length"])
+
+    def save(self, path: str | Path) -> None:
+        """Write the model file."""
+        header = describe_model(self.encoder, self.decoder, self.vocabulary, self.maximum_length)
+        parts = {"encoder": self.encoder, "decoder": self.decoder}
+        state = {f"{name}.{key}": tensor for name, part in parts.items() for key, tensor in part.state_dict().items()}
+        write_model(Path(path), header, state)
+
+    @overload
+    def __call__(self, pictures: Picture) -> Caption: ...
+
+    @overload
+    def __call__(self, pictures: list[Picture]) -> list[Caption]: ...
+
+    def __call__(self, pictures: Picture | list[Picture]) -> Caption | list[Caption]:
+        """Caption a picture (path, bytes or PIL image), or a list of them."""
+        several = pictures if isinstance(pictures, list) else [pictures]
+        captions = []
+        for caption in self.each(several):
+            if isinstance(caption, CaptioningError):
+                raise caption
+            captions.append(caption)
+        return captions if isinstance(pictures, list) else captions[0]
+
+    def each(self, pictures: Iterable[Picture], batch_size: int = 16) -> Iterator[Caption | CaptioningError]:
+        """Captions in the order of the pictures; in place of one that cannot be read, the reason why."""
+        waiting = iter(pictures)
+        while batch := list(islice(waiting, batch_size)):
+            opened = [self._open(picture) for picture in batch]
+            readable = [one for one in opened if not isinstance(one, CaptioningError)]
+            captions = iter(self._caption(readable) if readable else [])
+            for picture, one in zip(batch, opened, strict=True):
+                if isinstance(one, CaptioningError):
+                    yield one
+                else:
+                    yield dataclasses.replace(next(captions), picture=picture)
+
+    def _open(self, picture: Picture) -> Image.Image | CaptioningError:
+        try:
+            return open_image(picture, self.encoder.transform.size)
+        except CaptioningError as error:
+            return error
+
+    def _caption(self, images: list[Image.Image]) -> list[Caption]:
+        transform = self.encoder.transform
+        pixels = torch.stack([transform(image) for image in images])
+        with torch.inference_mode():
+            annotations = self.encoder(pixels.to(next(self.decoder.parameters()).device))
+        return [
+            Caption(
+                words=self.vocabulary.decode(found.words),
+                probabilities=[math.exp(chance) for chance in found.log_probabilities],
+                maps=found.weights.unflatten(1, self.encoder.grid).numpy(),
+                picture=image,
+                window=transform.window(*image.size),
+            )
+            for image, found in zip(images, search.greedy(self.decoder, annotations, self.maximum_length), strict=True)
+        ]

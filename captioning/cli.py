@@ -1,0 +1,178 @@
+"""One command, thin: it finds its input, calls the library, and prints. Heavy imports wait until they are needed."""
+
+import argparse
+import glob
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from captioning import __version__
+from captioning.errors import CaptioningError
+
+_TRAINING = {
+    "fit": "train a model by a config",
+    "validate": "measure a checkpoint on the validation split",
+    "test": "measure a checkpoint on the test split",
+    "predict": "caption the test split with a checkpoint, into a JSONL file",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; bad input ends in one line on stderr and exit code 2."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        if arguments and arguments[0] in _TRAINING:
+            from captioning.training.command import run
+
+            run(arguments)
+            return
+        options = _parser().parse_args(arguments)
+        options.run(options)
+    except CaptioningError as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _fail(error: CaptioningError) -> NoReturn:
+    print(f"captioning: error: {error}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="captioning",
+        description="A picture goes in; a sentence comes out, and for every word a map of where the model looked.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    caption = commands.add_parser("caption", help="caption pictures", description="Caption pictures.")
+    caption.add_argument("pictures", nargs="+", metavar="PICTURE", help="a file, a folder, or a glob like 'a/*.jpg'")
+    caption.add_argument("--model", required=True, metavar="FILE", help="the .safetensors file of a training run")
+    caption.add_argument("--json", action="store_true", help="print one JSON object per picture instead of text")
+    caption.add_argument("--overlay", type=Path, metavar="DIR", help="write a PNG per picture: a map for every word")
+    caption.add_argument("--batch-size", type=int, default=16, metavar="N", help="pictures at a time (default 16)")
+    caption.set_defaults(run=_caption)
+
+    shapes = commands.add_parser(
+        "shapes",
+        help="draw a set of captioned scenes",
+        description="Draw scenes of coloured shapes with five captions each, as JPEGs and one JSON in Karpathy's layout.",
+    )
+    shapes.add_argument("folder", type=Path, metavar="DIR", help="a folder that does not exist yet")
+    shapes.add_argument("--images", type=int, default=1000, metavar="N", help="how many (default 1000)")
+    shapes.add_argument("--seed", type=int, default=0, help="the same seed draws the same scenes (default 0)")
+    shapes.set_defaults(run=_shapes)
+
+    for name, text in _TRAINING.items():
+        commands.add_parser(name, help=f"{text} ('captioning {name} --help' for its options)", add_help=False)
+    return parser
+
+
+def _shapes(options: argparse.Namespace) -> None:
+    from captioning.datasets import shapes
+
+    shapes.write(options.folder, options.images, options.seed)
+    print(f"{options.images} scenes in {options.folder}; captions in {options.folder / 'dataset.json'}")
+
+
+def _caption(options: argparse.Namespace) -> None:
+    """Print each picture's caption. Those that cannot be read are named on stderr, and the rest go on."""
+    if options.batch_size < 1:
+        raise CaptioningError(f"--batch-size {options.batch_size}: take at least 1")
+    pictures, errors = _find(options.pictures)
+    failed = bool(errors)
+    for error in errors:
+        print(f"captioning: error: {error}", file=sys.stderr)
+    if not pictures:
+        sys.exit(2)
+
+    from tqdm import tqdm
+
+    from captioning.captioner import Captioner
+
+    captioner = Captioner.load(options.model)
+    if options.overlay:
+        _make_folder(options.overlay)
+    overlays = _overlay_names(pictures)
+    captions = captioner.each(pictures, options.batch_size)
+    # A bar only where someone watches: the captions themselves show progress on a terminal.
+    quiet = sys.stdout.isatty() or not sys.stderr.isatty() or len(pictures) <= options.batch_size
+    for path, caption in tqdm(zip(pictures, captions, strict=True), total=len(pictures), disable=quiet, unit="picture"):
+        if isinstance(caption, CaptioningError):
+            failed = True
+            print(f"captioning: error: {caption}", file=sys.stderr)
+            continue
+        result = {"image": str(path), "caption": caption.text, "score": round(caption.score, 4)}
+        if options.overlay:
+            target = options.overlay / overlays[path]
+            caption.overlay().save(target)
+            result["overlay"] = str(target)
+        if options.json:
+            words = zip(caption.words, caption.probabilities, strict=False)  # the last probability is the end's
+            result["words"] = [{"word": word, "probability": round(chance, 4)} for word, chance in words]
+            print(json.dumps(result, ensure_ascii=False), flush=True)
+        else:
+            print(f"{path}\t{caption.text}", flush=True)
+    if options.overlay:
+        print(f"overlays are in {options.overlay}", file=sys.stderr)
+    if failed:
+        sys.exit(2)
+
+
+def _find(names: Sequence[str]) -> tuple[list[Path], list[CaptioningError]]:
+    """The pictures that files, folders and globs name, each once, and what was wrong with the others."""
+    found: dict[Path, None] = {}
+    errors = []
+    for name in names:
+        try:
+            found.update(dict.fromkeys(_expand(name)))
+        except CaptioningError as error:
+            errors.append(error)
+    return list(found), errors
+
+
+def _expand(name: str) -> Iterator[Path]:
+    from captioning.images import IMAGE_SUFFIXES
+
+    path = Path(name)
+    if path.is_dir():
+        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
+        if not inside:
+            raise CaptioningError(
+                f"{name}: no pictures in this folder (looked for {', '.join(sorted(IMAGE_SUFFIXES))})"
+            )
+        yield from inside
+    elif not path.exists() and glob.has_magic(name):
+        matches = sorted(glob.glob(name, recursive=True))
+        if not matches:
+            raise CaptioningError(f"{name}: matches no file; check the pattern")
+        yield from (Path(match) for match in matches if Path(match).is_file())
+    else:
+        yield path  # if it is missing, opening it says so
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CaptioningError(f"{folder}: cannot be made a folder for overlays ({error})") from None
+
+
+def _overlay_names(pictures: Sequence[Path]) -> dict[Path, str]:
+    """A file name for each picture's overlay; pictures of the same name in different folders get a number."""
+    taken: set[str] = set()
+    names = {}
+    for picture in pictures:
+        name, number = f"{picture.stem}.png", 2
+        while name in taken:
+            name, number = f"{picture.stem}-{number}.png", number + 1
+        taken.add(name)
+        names[picture] = name
+    return names

@@ -1,0 +1,1 @@
+"""Sources of captioned pictures, one file each, all giving the same records."""

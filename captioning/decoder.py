@@ -1,0 +1,212 @@
+"""The LSTM that reads annotations through attention and says one word after another.
+
+Xu et al. 2015, "Show, Attend and Tell" (wiring ``paper``; equation numbers are theirs), and Luong et al. 2015,
+"Effective Approaches to Attention-based Neural Machine Translation" (wiring ``luong``).
+
+Shapes: B pictures, C captions (or beams) of each, T words, L places; D, H, E widths of annotation, state and embedding.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from captioning.attention import Look, NeighbourName, Neighbours, ScoreName, SoftAttention, make_score
+from captioning.errors import CaptioningError
+from captioning.text import Vocabulary
+
+Wiring = Literal["paper", "luong"]
+Gate = Literal["none", "scalar", "vector"]
+
+
+class Memory(NamedTuple):
+    """What the decoder reads of each picture, made once and shared by all its captions."""
+
+    annotations: Tensor  # (B, L, D)
+    keys: Tensor  # (B, L, A)
+
+
+class State(NamedTuple):
+    """What the LSTM carries from word to word."""
+
+    hidden: Tensor  # (B, C, H)
+    cell: Tensor  # (B, C, H)
+
+
+class Reading(NamedTuple):
+    """A batch of captions read by teacher forcing; only real words are in ``logits``, no padding."""
+
+    logits: Tensor  # (N, V), N real words of the batch
+    targets: Tensor  # (N,)
+    weights: Tensor  # (B, C, T, L), zero where a caption has ended
+
+
+class Decoder(nn.Module):
+    """Attend, step, say.
+
+    Args:
+        vocabulary_size: V, how many words it can say.
+        annotation_size: D, the encoder's width.
+        places: L, cells of the encoder's grid.
+        embedding_size: E, width of a word's embedding.
+        hidden_size: H, width of the LSTM.
+        attention_size: A, width in which ``additive`` and ``scaled_dot`` compare places with the state.
+        score: how a place is scored against the state.
+        wiring: ``paper`` attends with the last state, then steps; ``luong`` steps, then attends with the new state.
+        gate: β, how much of the context is let in: ``none``, one ``scalar`` as in the paper, or a ``vector``.
+        neighbours: what lets annotations know each other before they are read.
+        dropout: on the state and before the vocabulary.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        annotation_size: int,
+        places: int,
+        embedding_size: int = 256,
+        hidden_size: int = 512,
+        attention_size: int = 256,
+        score: ScoreName = "additive",
+        wiring: Wiring = "paper",
+        gate: Gate = "scalar",
+        neighbours: NeighbourName = "none",
+        dropout: float = 0.3,
+    ) -> None:
+        super().__init__()
+        if wiring not in ("paper", "luong"):
+            raise CaptioningError(f"unknown wiring '{wiring}'; choose paper or luong")
+        if gate not in ("none", "scalar", "vector"):
+            raise CaptioningError(f"unknown gate '{gate}'; choose none, scalar or vector")
+        self.settings = {
+            "vocabulary_size": vocabulary_size,
+            "annotation_size": annotation_size,
+            "places": places,
+            "embedding_size": embedding_size,
+            "hidden_size": hidden_size,
+            "attention_size": attention_size,
+            "score": score,
+            "wiring": wiring,
+            "gate": gate,
+            "neighbours": neighbours,
+            "dropout": dropout,
+        }
+        self.wiring = wiring
+        self.neighbours = nn.Identity() if neighbours == "none" else Neighbours(neighbours, annotation_size)
+        self.attention = SoftAttention(make_score(score, annotation_size, hidden_size, attention_size, places))
+        self.gate = None if gate == "none" else nn.Linear(hidden_size, 1 if gate == "scalar" else annotation_size)
+        self.start_hidden = nn.Linear(annotation_size, hidden_size)
+        self.start_cell = nn.Linear(annotation_size, hidden_size)
+        self.embedding = nn.Embedding(vocabulary_size, embedding_size, padding_idx=Vocabulary.PAD)
+        # The LSTM's one product W [E y, z, h] in three parts, since the words are known for all steps at once.
+        self.word_gates = nn.Linear(embedding_size, 4 * hidden_size)
+        self.state_gates = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        if wiring == "paper":
+            self.context_gates = nn.Linear(annotation_size, 4 * hidden_size, bias=False)
+            self.output_hidden = nn.Linear(hidden_size, embedding_size)  # L_h
+            self.output_context = nn.Linear(annotation_size, embedding_size, bias=False)  # L_z
+            self.output = nn.Linear(embedding_size, vocabulary_size)  # L_o
+        else:
+            self.combine = nn.Linear(annotation_size + hidden_size, hidden_size)  # W_c
+            self.output = nn.Linear(hidden_size, vocabulary_size)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        # Torch's own embeddings (standard deviation 1) would drown what is seen in eq. 7, and saturate its tanh.
+        nn.init.normal_(self.embedding.weight, std=0.1)
+        # An LSTM that begins by keeping its state learns sooner (Jozefowicz et al. 2015).
+        forget = self.word_gates.bias.shape[0] // 4
+        nn.init.ones_(self.word_gates.bias[forget : 2 * forget])
+
+    def start(self, annotations: Tensor) -> tuple[Memory, State]:
+        """Annotations (B, L, D) → the memory of each picture, and one state (B, 1, H) to begin from."""
+        annotations = self.neighbours(annotations)
+        mean = annotations.mean(dim=1, keepdim=True)  # (B, 1, D)
+        state = State(self.start_hidden(mean).tanh(), self.start_cell(mean).tanh())
+        return Memory(annotations, self.attention.keys(annotations)), state
+
+    def step(self, words: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Look]:
+        """The last words (B, C) → log-probabilities (B, C, V) of the next, the new state, and where it looked."""
+        embedded = self.embedding(words)  # (B, C, E)
+        state, look = self.advance(self.word_gates(embedded), state, memory)
+        return self.logits(embedded, state.hidden, look.context).log_softmax(dim=-1), state, look
+
+    def forward(self, annotations: Tensor, words: Tensor, lengths: Tensor) -> Reading:
+        """Read captions by teacher forcing.
+
+        Args:
+            annotations: (B, L, D).
+            words: (B, C, T+1) ids from the start mark to the end mark, padded after it.
+            lengths: (B, C) **on the CPU**: words to be said of each caption, end mark included; 0 for no caption.
+        """
+        memory, state = self.start(annotations)
+        pictures, captions, steps = words.shape[0], words.shape[1], int(lengths.max())
+        embedded = self.embedding(words[..., :steps])  # (B, C, T, E)
+        # All steps in one product; unbound once, since the gradient of a slice is as large as what it was cut from.
+        word_gates = self.word_gates(embedded).unbind(2)  # T × (B, C, 4H)
+        state = State(*(part.expand(-1, captions, -1) for part in state))
+
+        said, seen, weights = [], [], []
+        for gates, (some_pictures, some_captions) in zip(word_gates, _running(lengths), strict=True):
+            if state.hidden.shape[:2] != (some_pictures, some_captions):
+                state = State(*(part[:some_pictures, :some_captions] for part in state))
+                memory = Memory(*(part[:some_pictures] for part in memory))
+            state, look = self.advance(gates[:some_pictures, :some_captions], state, memory)
+            ended = (0, 0, 0, captions - some_captions, 0, pictures - some_pictures)
+            said.append(F.pad(state.hidden, ended))
+            seen.append(F.pad(look.context, ended))
+            weights.append(F.pad(look.weights, ended))
+
+        is_word = torch.arange(steps) < lengths[..., None]  # (B, C, T)
+        # The index is found on the CPU: a mask on the GPU would make it wait for the count.
+        real = is_word.flatten().nonzero().squeeze(1).to(words.device)
+        rows = (torch.stack(said, 2), torch.stack(seen, 2))
+        hidden, context = (row.flatten(0, 2)[real] for row in rows)
+        logits = self.logits(embedded.flatten(0, 2)[real], hidden, context)  # one product over the real words
+        targets = words[..., 1 : steps + 1].flatten()[real]
+        return Reading(logits, targets, torch.stack(weights, 2) * is_word[..., None].to(words.device))
+
+    def advance(self, word_gates: Tensor, state: State, memory: Memory) -> tuple[State, Look]:
+        """One step of the LSTM and one look, the core that training and search share (eqs 1-3)."""
+        if self.wiring == "paper":
+            look = self._look(state.hidden, memory)
+            return self._lstm(word_gates + self.context_gates(look.context), state), look
+        state = self._lstm(word_gates, state)
+        return state, self._look(state.hidden, memory)
+
+    def logits(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """Deep output (eq. 7): L_o tanh(E y + L_h h + L_z z); Luong: W tanh(W_c [z; h])."""
+        hidden = self.dropout(hidden)
+        if self.wiring == "paper":
+            mixed = embedded + self.output_hidden(hidden) + self.output_context(context)
+        else:
+            mixed = self.combine(torch.cat((context, hidden), dim=-1))
+        return self.output(self.dropout(mixed.tanh()))
+
+    def _look(self, hidden: Tensor, memory: Memory) -> Look:
+        look = self.attention(hidden, memory.keys, memory.annotations)
+        if self.gate is None:
+            return look
+        return look._replace(context=self.gate(hidden).sigmoid() * look.context)
+
+    def _lstm(self, input_gates: Tensor, state: State) -> State:
+        gates = input_gates + self.state_gates(state.hidden)
+        sigmoids, candidate = gates.split((3 * state.hidden.shape[-1], state.hidden.shape[-1]), dim=-1)
+        write, forget, read = sigmoids.sigmoid().chunk(3, dim=-1)
+        cell = forget * state.cell + write * candidate.tanh()
+        return State(read * cell.tanh(), cell)
+
+
+def _running(lengths: Tensor) -> list[tuple[int, int]]:
+    """For each step the corner block (pictures, captions) that holds every caption not yet ended.
+
+    Captions end one by one; steps of those that ended would be thrown away. The block is right for any order and small
+    when long pictures and long captions come first.
+    """
+    blocks = []
+    for step in range(int(lengths.max())):
+        running = (lengths > step).nonzero()  # (captions still running, 2)
+        last_picture, last_caption = running.max(dim=0).values.tolist()
+        blocks.append((last_picture + 1, last_caption + 1))
+    return blocks

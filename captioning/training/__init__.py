@@ -1,0 +1,5 @@
+"""Everything of Lightning: the module, the data, the callbacks and the command that joins them."""
+
+from captioning.torchvision_cure import import_torchvision
+
+import_torchvision()  # pytorch_lightning imports torchmetrics, which imports torchvision

@@ -1,0 +1,126 @@
+"""``captioning fit | validate | test | predict``: LightningCLI without its traps."""
+
+import difflib
+import logging
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+
+from captioning.errors import CaptioningError
+from captioning.training.callbacks import PredictionWriter, SaveTrainingConfig, StepSeed
+from captioning.training.checkpoints import CheckpointWithModel, model_path
+from captioning.training.data import CaptioningData
+from captioning.training.module import CaptioningModule
+
+
+class OneLineParser(LightningArgumentParser):
+    """Says what is wrong in one line, where LightningCLI prints pages of usage first."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        raise CaptioningError(" ".join(message.split()))
+
+
+class CaptioningCLI(LightningCLI):
+    """Joins the module and its data; their shared numbers are linked here, and given once."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_lightning_class_args(PredictionWriter, "predictions")
+        parser.link_arguments("data.vocabulary", "model.vocabulary", apply_on="instantiate")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        try:
+            self.config = parser.parse_args(args)
+        except CaptioningError as error:
+            raise CaptioningError(_explain(str(error), args, self._subcommand_parsers[args[0]])) from None
+        self._take_over_checkpoint(self.config.subcommand, self.config[self.config.subcommand])
+
+    @staticmethod
+    def _take_over_checkpoint(subcommand: str, config: Any) -> None:
+        """A checkpoint brings its own settings and vocabulary: those of the config would not fit its weights."""
+        path = config.get("ckpt_path")
+        if path is None:
+            if subcommand == "fit":
+                return
+            raise CaptioningError(f"'captioning {subcommand}' needs a trained model: add --ckpt_path FILE.ckpt")
+        if not Path(path).is_file():
+            raise CaptioningError(f"{path}: no such checkpoint; 'captioning fit' leaves them in its run's folder")
+        try:
+            settings = torch.load(path, map_location="cpu", weights_only=True)["hyper_parameters"]
+        except Exception:  # whatever torch makes of a file that is none of its own
+            raise CaptioningError(f"{path}: not a checkpoint of 'captioning fit' (those end in .ckpt)") from None
+        config.data.vocabulary_from = path
+        for name, value in settings.items():
+            config.model[name] = value
+
+    def _parse_ckpt_path(self) -> None:
+        """Done by now: Lightning would parse the settings again, and refuse those that are linked."""
+
+    def after_fit(self) -> None:
+        checkpoint = self.trainer.checkpoint_callback
+        if isinstance(checkpoint, ModelCheckpoint) and checkpoint.best_model_path and self.trainer.is_global_zero:
+            score = f" ({checkpoint.monitor} {checkpoint.best_model_score:.4f})" if checkpoint.monitor else ""
+            best = _short(checkpoint.best_model_path)
+            print(f"best checkpoint{score}: {best}")
+            print(f"model file: {model_path(best)}")
+            print(f"try it: captioning caption PICTURE --model {model_path(best)} --overlay DIR")
+
+    def after_predict(self) -> None:
+        writer = self._get(self.config_init, "predictions")
+        print(f"captions: {_short(writer.path)}")
+
+
+def _explain(message: str, arguments: Sequence[str], parser: LightningArgumentParser) -> str:
+    """Name the config that the parser complains of, and what the user may have meant."""
+    on_command_line = "unrecognized arguments" in message or "File does not exist" in message
+    configs = [] if on_command_line else [argument for argument in arguments if argument.endswith((".yaml", ".yml"))]
+    named = re.search(r"(?:option '|unrecognized arguments: --)([\w.]+)", message)
+    close = difflib.get_close_matches(named[1], [action.dest for action in parser._actions], n=1) if named else []
+    cure = f"did you mean '{close[0]}'?" if close else f"'captioning {arguments[0]} --help' lists what there is"
+    return f"{''.join(f'{config}: ' for config in configs)}{message}; {cure}"
+
+
+def _short(path: str | Path) -> Path:
+    path = Path(path)
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run one of the four subcommands."""
+    _silence()
+    CaptioningCLI(
+        CaptioningModule,
+        CaptioningData,
+        save_config_callback=SaveTrainingConfig,
+        save_config_kwargs={"overwrite": True},  # a run that is resumed in its folder has a config there already
+        parser_class=OneLineParser,
+        parser_kwargs={"prog": "captioning"},
+        seed_everything_default=0,
+        trainer_defaults={
+            "callbacks": [StepSeed()],
+            "plugins": [{"class_path": f"{CheckpointWithModel.__module__}.{CheckpointWithModel.__name__}"}],
+            "use_distributed_sampler": False,  # LikeLengthBatches gives each process its share
+        },
+        auto_configure_optimizers=False,
+        load_from_checkpoint_support=False,  # the module keeps its own settings, in plain values
+        args=list(arguments),
+    )
+
+
+def _silence() -> None:
+    """Lightning's tips about other products, and warnings that are wrong here."""
+    for name in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utilities.rank_zero"):
+        logging.getLogger(name).addFilter(lambda record: "Tip:" not in record.getMessage())
+    for message in (
+        ".*does not have many workers.*",  # on few cores, workers fight with training
+        ".*custom batch sampler.*",  # ours gives every picture once
+        ".*is smaller than the logging interval.*",
+        ".*LeafSpec.*is deprecated.*",
+        ".*Checkpoint directory .* exists and is not empty.*",
+    ):
+        warnings.filterwarnings("ignore", message=message)

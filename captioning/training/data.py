@@ -1,0 +1,255 @@
+"""Captioned pictures as Lightning wants them: records of a source, batched by like length."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from captioning.datasets import karpathy, shapes
+from captioning.datasets.records import Record
+from captioning.errors import CaptioningError
+from captioning.images import Transform, open_image
+from captioning.text import Vocabulary, tokenise
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """B pictures with up to C captions each."""
+
+    pixels: Tensor  # (B, 3, size, size)
+    words: Tensor  # (B, C, T+1): start mark, words, end mark, padding
+    lengths: (
+        Tensor  # (B, C), always on the CPU: words to be said, end mark included; 0 where a picture has fewer than C
+    )
+    records: Sequence[Record]
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
+        pixels, words = (part.to(device, non_blocking=non_blocking) for part in (self.pixels, self.words))
+        return dataclasses.replace(self, pixels=pixels, words=words)
+
+
+class CaptionedPictures(Dataset[Batch]):
+    """Records of one split, fetched a batch at a time."""
+
+    def __init__(self, records: Sequence[Record], vocabulary: Vocabulary, transform: Transform) -> None:
+        self.records = records
+        self.transform = transform
+        # Long captions first, and below long pictures first: the decoder then works on a small block.
+        self.captions = [
+            sorted((vocabulary.encode(tokenise(caption)) for caption in record.captions), key=len, reverse=True)
+            for record in records
+        ]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def lengths(self) -> list[tuple[int, ...]]:
+        """For each picture the lengths of its captions, longest first."""
+        return [tuple(len(ids) - 1 for ids in captions) for captions in self.captions]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        indices = sorted(indices, key=lambda index: len(self.captions[index][0]), reverse=True)
+        captions = [self.captions[index] for index in indices]
+        most = max(len(of_picture) for of_picture in captions)
+        longest = max(len(of_picture[0]) for of_picture in captions)
+        words = torch.full((len(indices), most, longest), Vocabulary.PAD)
+        lengths = torch.zeros((len(indices), most), dtype=torch.long)
+        for picture, of_picture in enumerate(captions):
+            for caption, ids in enumerate(of_picture):
+                words[picture, caption, : len(ids)] = torch.tensor(ids)
+                lengths[picture, caption] = len(ids) - 1
+        records = [self.records[index] for index in indices]
+        pixels = [self.transform(open_image(record.image, self.transform.size)) for record in records]
+        return Batch(torch.stack(pixels), words, lengths, records)
+
+
+class EpochOrder(Sampler[int]):
+    """Every index once, in an order that follows from seed and epoch alone, so that a resumed run meets it again."""
+
+    def __init__(self, size: int, seed: int | None) -> None:
+        self.size = size
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        if self.seed is None:
+            return iter(range(self.size))
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        return iter(torch.randperm(self.size, generator=generator).tolist())
+
+
+class LikeLengthBatches(Sampler[list[int]]):
+    """Batches of pictures whose captions are of like length; with several processes, each gets its share.
+
+    Args:
+        lengths: for each picture the lengths of its captions.
+        batch_size: pictures in a batch.
+        pool: like lengths are looked for among so many batches; 1 mixes all lengths.
+        seed: of the order; None keeps the order of the records (for validation).
+        rank: this process.
+        processes: how many there are.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[tuple[int, ...]],
+        batch_size: int,
+        pool: int,
+        seed: int | None,
+        rank: int = 0,
+        processes: int = 1,
+    ) -> None:
+        self.lengths = lengths
+        self.batch_size = batch_size
+        self.pool = pool
+        self.sampler = EpochOrder(len(lengths), seed)  # Lightning tells ``batch_sampler.sampler`` the epoch
+        self.rank = rank
+        self.processes = processes
+        self.skip = 0  # batches of the next epoch that were taken before the run was stopped
+
+    def __len__(self) -> int:
+        batches = -(-len(self.lengths) // self.batch_size)
+        if self.sampler.seed is not None:
+            # Processes that train must take the same number of steps: what is left over is skipped this epoch.
+            return batches // self.processes
+        return len(range(self.rank, batches, self.processes))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = list(self.sampler)
+        if self.sampler.seed is not None:
+            order = self._like_lengths_together(order)
+        batches = [order[first : first + self.batch_size] for first in range(0, len(order), self.batch_size)]
+        if self.sampler.seed is not None:
+            generator = torch.Generator().manual_seed(self.sampler.seed + self.sampler.epoch)
+            batches = [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
+        first, self.skip = self.skip, 0
+        return iter(batches[self.rank :: self.processes][first : len(self)])
+
+    def _like_lengths_together(self, order: list[int]) -> list[int]:
+        pool = self.pool * self.batch_size
+        pools = (order[first : first + pool] for first in range(0, len(order), pool))
+        return [index for part in pools for index in sorted(part, key=lambda index: self.lengths[index])]
+
+
+class ResumableLoader(DataLoader[Batch]):
+    """Remembers how far it is in the epoch, so that a run stopped in the middle goes on with the next batch.
+
+    Lightning keeps ``state_dict`` in its checkpoints, and gives it back only to a run that was stopped within an epoch.
+    """
+
+    batch_sampler: LikeLengthBatches
+    given = 0
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        self.given = self.batch_sampler.skip
+        for batch in super().__iter__():
+            self.given += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.batch_sampler.skip = state["given"]
+
+
+def _as_it_is(batch: Any) -> Any:
+    """``__getitems__`` gives whole batches: there is nothing to collate."""
+    return batch
+
+
+class CaptioningData(pl.LightningDataModule):
+    """A folder of captioned pictures, its vocabulary, and its loaders.
+
+    Args:
+        root: the folder, in Karpathy's layout (see data/README.md).
+        scenes: draw this many scenes into ``root`` if it does not exist; 0 for pictures of your own.
+        seed: of drawn scenes and of the order of training.
+        batch_size: pictures in a batch; each brings all its captions.
+        pool: pictures with captions of like length are brought together among so many batches, which saves steps.
+            1 mixes all lengths: a BatchNorm in training needs that, where length goes with what is in the picture.
+        minimum_count: words of the training captions seen less often are unknown to the model.
+        vocabulary_from: a checkpoint whose vocabulary is taken, instead of one built from the training captions.
+        workers: processes that load pictures beside the one that trains.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        scenes: int = 0,
+        seed: int = 0,
+        batch_size: int = 32,
+        pool: int = 50,
+        minimum_count: int = 1,
+        vocabulary_from: Path | None = None,
+        workers: int = 0,
+    ) -> None:
+        super().__init__()
+        self.root = Path(root)
+        self.scenes = scenes
+        self.seed = seed
+        self.batch_size = batch_size
+        self.pool = pool
+        self.minimum_count = minimum_count
+        self.vocabulary_from = vocabulary_from
+        self.workers = workers
+
+    @functools.cached_property
+    def records(self) -> list[Record]:
+        if self.scenes:
+            shapes.ensure(self.root, self.scenes, self.seed)
+        return karpathy.read(self.root)
+
+    @functools.cached_property
+    def vocabulary(self) -> list[str]:
+        """Every word in the order of its id; read by the model through the command's ``link_arguments``."""
+        if self.vocabulary_from is not None:
+            return torch.load(self.vocabulary_from, map_location="cpu", weights_only=True)["captioner"]["vocabulary"]
+        captions = (tokenise(caption) for record in self._split("train") for caption in record.captions)
+        return Vocabulary.build(captions, self.minimum_count).words
+
+    def train_dataloader(self) -> ResumableLoader:
+        return self._loader("train", self.seed)
+
+    def val_dataloader(self) -> ResumableLoader:
+        return self._loader("val")
+
+    def test_dataloader(self) -> ResumableLoader:
+        return self._loader("test")
+
+    def predict_dataloader(self) -> ResumableLoader:
+        return self._loader("test")
+
+    def _split(self, name: str) -> list[Record]:
+        records = [record for record in self.records if record.split == name]
+        if not records:
+            raise CaptioningError(f"{self.root}: has no pictures of split '{name}'; see data/README.md")
+        return records
+
+    def _loader(self, split: str, seed: int | None = None) -> ResumableLoader:
+        assert self.trainer is not None
+        module: Any = self.trainer.lightning_module  # a CaptioningModule, which imports this file
+        pictures = CaptionedPictures(self._split(split), module.vocabulary, module.encoder.transform)
+        batches = LikeLengthBatches(
+            pictures.lengths(), self.batch_size, self.pool, seed, self.trainer.global_rank, self.trainer.world_size
+        )
+        return ResumableLoader(
+            pictures,
+            batch_sampler=batches,
+            collate_fn=_as_it_is,
+            num_workers=self.workers,
+            persistent_workers=self.workers > 0,
+            generator=torch.Generator(),  # else each epoch would take a number from the run's own randomness
+        )

@@ -1,0 +1,144 @@
+"""The LightningModule: an encoder, a decoder, a loss, and validation by really generating."""
+
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor
+
+from captioning import losses, metrics, search
+from captioning.captioner import describe_model
+from captioning.datasets.scenes import Scene
+from captioning.decoder import Decoder
+from captioning.encoders import Encoder
+from captioning.images import Fit
+from captioning.text import Vocabulary, tokenise
+from captioning.training.data import Batch
+from captioning.training.schedules import WarmupCosine
+
+
+class CaptioningModule(pl.LightningModule):
+    """Trains a captioner by likelihood, and measures it by the captions that it generates.
+
+    Args:
+        vocabulary: every word in the order of its id; its length is the decoder's vocabulary_size.
+        encoder: an entry of the encoder table.
+        weights: of the encoder: ``random``, ``pretrained``, or the path of a ``.pth`` file.
+        image_size: side of the encoder's input in pixels; 0 takes the encoder's own.
+        fit: how a photo that is not square is made so.
+        train_encoder: train the encoder too; else it is frozen.
+        doubly_stochastic: λ, weight of the term that asks each place to be looked at once in all.
+        maximum_length: words after which a generated caption is cut.
+        optimizer: any of torch's.
+        lr_scheduler: any of torch's, stepped each epoch, or WarmupCosine, stepped each batch.
+        **decoder: settings of the decoder.
+    """
+
+    def __init__(
+        self,
+        vocabulary: list[str],
+        encoder: str = "tiny",
+        weights: str = "random",
+        image_size: int = 0,
+        fit: Fit = "stretch",
+        train_encoder: bool = False,
+        doubly_stochastic: float = 1.0,
+        maximum_length: int = 40,
+        optimizer: OptimizerCallable = torch.optim.AdamW,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        **decoder: Any,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=["vocabulary", "optimizer", "lr_scheduler"])
+        self.vocabulary = Vocabulary(vocabulary)
+        self.encoder = Encoder(encoder, weights, image_size, fit, frozen=not train_encoder)
+        rows, columns = self.encoder.grid
+        self.decoder = Decoder(
+            vocabulary_size=len(vocabulary), annotation_size=self.encoder.width, places=rows * columns, **decoder
+        )
+        self.doubly_stochastic = doubly_stochastic
+        self.maximum_length = maximum_length
+        self.optimizer = optimizer
+        self.lr_scheduler = lr_scheduler
+        self._evaluated: list[tuple[Batch, list[search.Found]]] = []
+
+    def training_step(self, batch: Batch) -> Tensor:
+        loss, parts = self._loss(batch, self.encoder(batch.pixels))
+        self.log_dict({f"train/{name}": part for name, part in parts.items()})
+        self.log("train/loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: Batch) -> None:
+        self._evaluate(batch, "val")
+
+    def test_step(self, batch: Batch) -> None:
+        self._evaluate(batch, "test")
+
+    def on_validation_epoch_end(self) -> None:
+        self._score("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._score("test")
+
+    def predict_step(self, batch: Batch) -> list[tuple[str, str]]:
+        """(file, caption) of each picture."""
+        found = search.greedy(self.decoder, self.encoder(batch.pixels), self.maximum_length)
+        return [
+            (str(record.image), " ".join(self.vocabulary.decode(one.words)))
+            for record, one in zip(batch.records, found, strict=True)
+        ]
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.optimizer(parameter for parameter in self.parameters() if parameter.requires_grad)
+        if self.lr_scheduler is None:
+            return optimizer
+        scheduler = self.lr_scheduler(optimizer)
+        if not isinstance(scheduler, WarmupCosine):
+            return [optimizer], [{"scheduler": scheduler, "interval": "epoch", "monitor": "val/loss"}]
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+    def on_train_start(self) -> None:
+        # Not earlier: counting the steps makes the loaders, and a checkpoint's state reaches only those made after it.
+        for schedule in (configured.scheduler for configured in self.trainer.lr_scheduler_configs):
+            if isinstance(schedule, WarmupCosine):
+                schedule.plan(int(self.trainer.estimated_stepping_batches))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["captioner"] = describe_model(self.encoder, self.decoder, self.vocabulary, self.maximum_length)
+
+    def _loss(self, batch: Batch, annotations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        reading = self.decoder(annotations, batch.words, batch.lengths)
+        captions = int((batch.lengths > 0).sum())
+        parts = {
+            "likelihood": losses.likelihood(reading.logits, reading.targets, captions),
+            "doubly_stochastic": losses.doubly_stochastic(reading.weights, captions),
+        }
+        return parts["likelihood"] + self.doubly_stochastic * parts["doubly_stochastic"], parts
+
+    def _evaluate(self, batch: Batch, stage: str) -> None:
+        annotations = self.encoder(batch.pixels)
+        loss, _ = self._loss(batch, annotations)
+        self.log(f"{stage}/loss", loss, batch_size=int((batch.lengths > 0).sum()), sync_dist=True)
+        self._evaluated.append((batch, search.greedy(self.decoder, annotations, self.maximum_length)))
+
+    def _score(self, stage: str) -> None:
+        """Corpus-level scores of all that was generated, on drawn scenes with truth and pointing."""
+        evaluated = [
+            (record, self.vocabulary.decode(found.words), found.weights.unflatten(1, self.encoder.grid).numpy())
+            for batch, captions in self._evaluated
+            for record, found in zip(batch.records, captions, strict=True)
+        ]
+        self._evaluated.clear()
+        if self.trainer.world_size > 1:
+            everywhere: list[Any] = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(everywhere, evaluated)
+            evaluated = [row for rows in everywhere for row in rows]
+        records, captions, maps = zip(*evaluated, strict=True)
+        references = [[tokenise(caption) for caption in record.captions] for record in records]
+        scores = {"bleu4": metrics.bleu(captions, references)[3]}
+        if all("scene" in record.details for record in records):
+            scenes = [Scene.from_json(record.details["scene"]) for record in records]
+            scores["truth"] = metrics.truth(captions, scenes)
+            scores["pointing"] = metrics.pointing(captions, maps, scenes)
+        self.log_dict({f"{stage}/{name}": score for name, score in scores.items()}, prog_bar=True)

@@ -1,0 +1,76 @@
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from captioning.datasets import karpathy
+from captioning.errors import CaptioningError
+
+
+def write(root: Path, content: object, name: str = "dataset.json") -> None:
+    (root / name).write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def entry(name: str, split: str = "train", raw: tuple[str, ...] = ("A dog.",)) -> dict:
+    return {"filename": name, "split": split, "sentences": [{"raw": text, "tokens": text.split()} for text in raw]}
+
+
+def picture(root: Path, name: str) -> None:
+    (root / name).parent.mkdir(exist_ok=True, parents=True)
+    Image.new("RGB", (8, 8)).save(root / name)
+
+
+def test_reads_files_captions_and_splits(tmp_path: Path) -> None:
+    picture(tmp_path, "a.jpg")
+    picture(tmp_path, "val2014/b.jpg")
+    tokens_only = {
+        "filename": "b.jpg",
+        "filepath": "val2014",
+        "split": "restval",
+        "cocoid": 7,
+        "sentences": [{"tokens": ["a", "cat"]}],
+    }
+    write(tmp_path, {"images": [entry("a.jpg", "val", ("A dog.", "Dogs!")), tokens_only]}, "dataset_coco.json")
+    first, second = karpathy.read(tmp_path)
+    assert (first.image, first.captions, first.split) == (tmp_path / "a.jpg", ("A dog.", "Dogs!"), "val")
+    assert (second.image, second.captions, second.split) == (tmp_path / "val2014" / "b.jpg", ("a cat",), "train")
+    assert second.details == {"cocoid": 7}
+
+
+def test_missing_and_silent_pictures_are_counted_in_one_warning(tmp_path: Path) -> None:
+    picture(tmp_path, "a.jpg")
+    picture(tmp_path, "silent.jpg")
+    write(tmp_path, {"images": [entry("a.jpg"), entry("gone.jpg"), entry("away.jpg"), entry("silent.jpg", raw=())]})
+    with pytest.warns(UserWarning, match="passed over 2 pictures that are missing and 1 without captions") as caught:
+        records = karpathy.read(tmp_path)
+    assert len(caught) == 1
+    assert [record.image.name for record in records] == ["a.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"images": [entry("gone.jpg")]}, r"none of its 1 pictures can be used \(1 missing"),
+        ({"images": [{"filename": "a.jpg"}]}, "not a caption file .*sentences"),
+        ({"pictures": []}, "not a caption file .*images"),
+        ("{", "not a caption file"),
+        ([], "not a caption file"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, content: object, message: str) -> None:
+    write(tmp_path, content)
+    with pytest.raises(CaptioningError, match=message) as caught:
+        karpathy.read(tmp_path)
+    assert str(tmp_path / "dataset.json") in str(caught.value)
+
+
+def test_a_folder_without_captions_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CaptioningError, match=r"has no dataset\.json"):
+        karpathy.read(tmp_path)
+    with pytest.raises(CaptioningError, match="no such folder"):
+        karpathy.read(tmp_path / "none")
+    for name in ("dataset_a.json", "dataset_b.json"):
+        write(tmp_path, {}, name)
+    with pytest.raises(CaptioningError, match="several caption files"):
+        karpathy.read(tmp_path)

@@ -1,0 +1,123 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from captioning import Captioner
+from captioning.encoders import Encoder
+from captioning.errors import CaptioningError
+from captioning.images import open_image
+
+
+def test_a_caption_has_all_its_parts(captioner: Captioner, photo: Path) -> None:
+    caption = captioner(photo)
+    assert caption.text == " ".join(caption.words)
+    assert caption.words
+    assert caption.maps.shape == (len(caption.words), 8, 8)
+    np.testing.assert_allclose(caption.maps.sum((1, 2)), 1, rtol=1e-5)
+    assert len(caption.probabilities) in (len(caption.words), len(caption.words) + 1)  # one more if it ended
+    mean = sum(map(math.log, caption.probabilities)) / len(caption.probabilities)
+    assert caption.score == pytest.approx(math.exp(mean))
+    assert caption.overlay().width > 400
+
+
+def test_path_bytes_image_and_list_are_the_same(captioner: Captioner, photo: Path) -> None:
+    expected = captioner(str(photo))
+    with Image.open(photo) as image:
+        pictures = [photo, photo.read_bytes(), image.copy()]
+    for caption in (*(captioner(picture) for picture in pictures), *captioner(pictures)):
+        assert caption.text == expected.text
+        np.testing.assert_allclose(caption.maps, expected.maps, atol=1e-6)
+    assert captioner([]) == []
+
+
+def test_alone_and_in_a_batch_are_equal(captioner: Captioner, drawn: Path) -> None:
+    pictures = sorted((drawn / "images").iterdir())[:20]
+    together = captioner(pictures)
+    assert len({caption.text for caption in together}) > 1
+    for picture, caption in zip(pictures, together, strict=True):
+        alone = captioner(picture)
+        assert alone.text == caption.text
+        assert alone.score == pytest.approx(caption.score, rel=1e-4)
+        np.testing.assert_allclose(alone.maps, caption.maps, atol=1e-5)
+
+
+def test_a_broken_picture_does_not_stop_the_others(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.jpg").write_text("x")
+    results = list(captioner.each([photo, tmp_path / "broken.jpg", photo, tmp_path / "none.jpg"], batch_size=3))
+    assert [isinstance(result, CaptioningError) for result in results] == [False, True, False, True]
+    with pytest.raises(CaptioningError, match=r"broken\.jpg"):
+        captioner([photo, tmp_path / "broken.jpg"])
+
+
+def test_the_file_gives_back_the_same_captioner(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
+    captioner.encoder.transform = Encoder("tiny", fit="crop").transform
+    captioner.save(tmp_path / "model.safetensors")
+    loaded = Captioner.load(tmp_path / "model.safetensors")
+    for part in ("encoder", "decoder"):
+        before, after = getattr(captioner, part).state_dict(), getattr(loaded, part).state_dict()
+        assert before.keys() == after.keys()
+        for name in before:
+            assert torch.equal(before[name], after[name]), name
+    assert loaded.encoder.transform == captioner.encoder.transform
+    assert loaded(photo).text == captioner(photo).text
+    assert loaded(photo).score == pytest.approx(captioner(photo).score, rel=1e-5)
+    assert loaded.vocabulary.words == captioner.vocabulary.words
+    assert [path.name for path in tmp_path.iterdir() if "model" in path.name] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "efficientnet_lite0"])
+def test_the_file_holds_any_encoder(captioner: Captioner, photo: Path, tmp_path: Path, name: str) -> None:
+    encoder = Encoder(name, image_size=64).eval()
+    settings = {**captioner.decoder.settings, "annotation_size": encoder.width, "places": 4}
+    whole = Captioner(encoder, type(captioner.decoder)(**settings), captioner.vocabulary)
+    whole.save(tmp_path / "model.safetensors")
+    assert Captioner.load(tmp_path / "model.safetensors")(photo).text == whole(photo).text
+
+
+def test_the_file_is_plain_data(captioner: Captioner, tmp_path: Path) -> None:
+    captioner.save(tmp_path / "model.safetensors")
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        header = json.loads(file.metadata()["captioning"])
+    assert header["vocabulary"] == captioner.vocabulary.words
+    assert header["transform"]["size"] == 64
+    assert header["decoder"]["score"] == "additive"
+
+
+def test_what_is_no_model_is_named(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
+    save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
+    torch.save(captioner.decoder.state_dict(), tmp_path / "model.pt")
+    captioner.save(tmp_path / "new.safetensors")
+    with safe_open(tmp_path / "new.safetensors", framework="pt") as file:
+        header = json.loads(file.metadata()["captioning"])
+    save_file({"x": torch.zeros(1)}, tmp_path / "new.safetensors", {"captioning": json.dumps({**header, "format": 99})})
+    for name, message in (
+        ("none.safetensors", "no such model file"),
+        (photo.name, "not a captioning model"),
+        ("other.safetensors", "not a captioning model"),
+        ("model.pt", "not a captioning model"),
+        ("", "not a captioning model"),
+        ("new.safetensors", "format 99, this version reads 1"),
+    ):
+        with pytest.raises(CaptioningError, match=message) as caught:
+            Captioner.load(tmp_path / name)
+        assert str(tmp_path / name) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_overlay_lies_on_the_whole_photo(captioner: Captioner, photo: Path) -> None:
+    """With a centre crop the maps lie on the middle, and the panels still show all of the photo."""
+    captioner.encoder.transform = Encoder("tiny", fit="crop").transform
+    caption = captioner(photo)  # 120 × 80
+    assert caption.window == pytest.approx((1 / 6, 0, 5 / 6, 1))
+    sheet = caption.overlay(panel_width=120)
+    rows = -(-(len(caption.words) + 1) // 6)
+    top = sheet.height - rows * (80 + 30 + 12)
+    first_panel = sheet.crop((12, top, 132, top + 80))
+    np.testing.assert_allclose(np.asarray(first_panel), np.asarray(open_image(photo)), atol=3)

@@ -1,0 +1,160 @@
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from captioning import Captioner
+from captioning.cli import main
+from captioning.text import tokenise
+
+
+@pytest.fixture
+def model(captioner: Captioner, tmp_path: Path) -> str:
+    path = tmp_path / "model.safetensors"
+    captioner.save(path)
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], list[str]]:
+    """Exit code, lines of stdout, lines of stderr."""
+    code = 0
+    try:
+        main(list(arguments))
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    output = capsys.readouterr()
+    return code, output.out.splitlines(), output.err.splitlines()
+
+
+def test_prints_path_and_caption(
+    model: str, photo: Path, captioner: Captioner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "caption", str(photo), "--model", model)
+    assert (code, out, err) == (0, [f"{photo}\t{captioner(photo).text}"], [])
+
+
+def test_files_folders_and_globs_each_picture_once(
+    model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    for name in ("b.png", "a.JPG", "inner/c.webp"):
+        with (folder / name).open("wb") as file:
+            Image.new("RGB", (20, 10)).save(file, {"G": "JPEG", "g": "PNG", "p": "WEBP"}[name[-1]])
+    (folder / "notes.txt").write_text("not a picture")
+    code, out, _ = run(capsys, "caption", str(folder), str(folder / "*.png"), str(photo), "--model", model)
+    assert code == 0
+    names = [Path(line.split("\t")[0]).name for line in out]
+    assert names == ["a.JPG", "b.png", "c.webp", "photo.jpg"]
+
+
+def test_json(model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overlays = tmp_path / "new" / "overlays"
+    code, out, _ = run(capsys, "caption", str(photo), "--model", model, "--json", "--overlay", str(overlays))
+    result = json.loads(out[0])
+    assert code == 0
+    assert result["image"] == str(photo)
+    assert [entry["word"] for entry in result["words"]] == result["caption"].split()
+    assert all(0 <= entry["probability"] <= 1 for entry in result["words"])
+    assert 0 <= result["score"] <= 1
+    with Image.open(result["overlay"]) as overlay:
+        assert overlay.format == "PNG"
+
+
+def test_overlays_of_the_same_name_are_both_kept(
+    model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "photo.jpg").write_bytes(photo.read_bytes())
+    pictures = [str(tmp_path / "one"), str(tmp_path / "two")]
+    run(capsys, "caption", *pictures, "--model", model, "--overlay", str(tmp_path / "overlays"))
+    assert sorted(path.name for path in (tmp_path / "overlays").iterdir()) == ["photo-2.png", "photo.png"]
+
+
+def test_bad_pictures_are_named_and_the_rest_go_on(
+    model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.jpg").write_bytes(photo.read_bytes()[:600])
+    (tmp_path / "empty").mkdir()
+    bad = ["missing.jpg", str(tmp_path / "broken.jpg"), str(tmp_path / "empty"), str(tmp_path / "x*.jpg")]
+    code, out, err = run(capsys, "caption", *bad, str(photo), "--model", model)
+    assert code == 2
+    assert [line.split("\t")[0] for line in out] == [str(photo)]
+    assert len(err) == len(bad)
+    for name in bad:
+        assert sum(line.startswith(f"captioning: error: {name}: ") for line in err) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("caption", "PHOTO", "--model", "none.safetensors"), "none.safetensors: no such model file"),
+        (("caption", "PHOTO", "--model", "PHOTO"), "not a captioning model file"),
+        (("caption", "PHOTO", "--model", "MODEL", "--overlay", "PHOTO"), "cannot be made a folder"),
+        (("caption", "PHOTO", "--model", "MODEL", "--batch-size", "0"), "at least 1"),
+        (("caption", "EMPTY", "--model", "MODEL"), "no pictures in this folder"),
+        (("shapes", "FULL"), "exists and is not empty"),
+        (("shapes", "EMPTY", "--images", "0"), "ask for at least 1"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    model: str,
+    photo: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    names = {"PHOTO": str(photo), "MODEL": model, "EMPTY": str(tmp_path / "empty"), "FULL": str(tmp_path)}
+    code, out, err = run(capsys, *(names.get(argument, argument) for argument in arguments))
+    assert (code, out, len(err)) == (2, [], 1)
+    assert message in err[0]
+
+
+def test_shapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "shapes", str(tmp_path / "set"), "--images", "4", "--seed", "2")
+    assert code == 0
+    assert str(tmp_path / "set") in out[0]
+    content = json.loads((tmp_path / "set" / "dataset.json").read_text())
+    assert len(content["images"]) == len(list((tmp_path / "set" / "images").iterdir())) == 4
+    sentence = content["images"][0]["sentences"][0]
+    assert sentence["tokens"] == tokenise(sentence["raw"])
+
+
+def python(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+
+def test_captioning_imports_no_lightning(model: str, photo: Path) -> None:
+    """Nor does --help import torch."""
+    check = "import sys; assert not [name for name in sys.modules if name.split('.')[0] in {}], 'imported'"
+    lightning = ("pytorch_lightning", "lightning_fabric", "torchmetrics", "jsonargparse")
+    scripts = (
+        "import captioning; captioning.Captioner; " + check.format(lightning),
+        f"from captioning.cli import main; main(['caption', {str(photo)!r}, '--model', {model!r}]); "
+        + check.format(lightning),
+        "import captioning.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: pass\n"
+        + check.format((*lightning, "torch")),
+    )
+    for script in scripts:
+        result = python(script)
+        assert result.returncode == 0, result.stderr
+
+
+def test_help_is_quick_and_names_every_command() -> None:
+    durations = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        result = subprocess.run(
+            [sys.executable, "-m", "captioning", "--help"], capture_output=True, text=True, check=True
+        )
+        durations.append(time.perf_counter() - begin)
+    for command in ("caption", "shapes", "fit", "validate", "test", "predict"):
+        assert command in result.stdout
+    assert min(durations) < 1

@@ -1,0 +1,206 @@
+"""The fast decoder against the equations of the paper, written out plainly, one caption and one word at a time."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from captioning import losses
+from captioning.decoder import Decoder, _running
+from captioning.errors import CaptioningError
+from captioning.text import Vocabulary
+
+PLACES, WIDTH, HIDDEN, WORDS = 6, 8, 8, 11
+SCORES = ("additive", "dot", "general", "scaled_dot", "location")
+
+
+def make_decoder(**settings) -> Decoder:
+    torch.manual_seed(0)
+    defaults = {"embedding_size": 5, "hidden_size": HIDDEN, "attention_size": 4, "dropout": 0.0}
+    decoder = Decoder(WORDS, WIDTH, PLACES, **{**defaults, **settings})
+    with torch.no_grad():  # larger than they begin, so that no part of the sum is too small to be tested
+        for parameter in decoder.parameters():
+            parameter.normal_(std=0.5)
+    return decoder
+
+
+def make_batch(lengths: list[list[int]]) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    pictures, captions, longest = len(lengths), len(lengths[0]), max(map(max, lengths))
+    annotations = torch.randn(pictures, PLACES, WIDTH, generator=generator)
+    words = torch.full((pictures, captions, longest + 1), Vocabulary.PAD)
+    for picture, caption in itertools.product(range(pictures), range(captions)):
+        length = lengths[picture][caption]
+        if length:
+            inner = torch.randint(4, WORDS, (length - 1,), generator=generator)
+            ids = [Vocabulary.START, *inner.tolist(), Vocabulary.END]
+            words[picture, caption, : len(ids)] = torch.tensor(ids)
+    return annotations, words, torch.tensor(lengths)
+
+
+def textbook_score(decoder: Decoder, name: str, places: Tensor, hidden: Tensor) -> Tensor:
+    score = decoder.attention.score
+    match name:
+        case "additive":
+            inner = [score.key.weight @ a + score.key.bias + score.query.weight @ hidden for a in places]
+            return torch.stack([score.score.weight[0] @ torch.tanh(vector) for vector in inner])
+        case "dot":
+            return torch.stack([a @ hidden for a in places])
+        case "general":
+            return torch.stack([(score.key.weight @ a) @ hidden for a in places])
+        case "scaled_dot":
+            query = score.query.weight @ hidden + score.query.bias
+            keys = [score.key.weight @ a + score.key.bias for a in places]
+            return torch.stack([key @ query / len(key) ** 0.5 for key in keys])
+        case "location":
+            return score.query.weight @ hidden + score.query.bias
+    raise AssertionError(name)
+
+
+def textbook_loss(decoder: Decoder, settings: dict, annotations: Tensor, words: Tensor, lengths: Tensor) -> Tensor:
+    """−log p(y|a) + Σ_i (1 − Σ_t α_ti)², a mean over captions."""
+    total, captions = torch.zeros(()), 0
+    for picture, caption in itertools.product(range(words.shape[0]), range(words.shape[1])):
+        length = int(lengths[picture, caption])
+        if not length:
+            continue
+        captions += 1
+        a = annotations[picture]
+        if settings.get("neighbours", "none") != "none":
+            a = decoder.neighbours(a[None])[0]
+        hidden = torch.tanh(decoder.start_hidden.weight @ a.mean(0) + decoder.start_hidden.bias)
+        cell = torch.tanh(decoder.start_cell.weight @ a.mean(0) + decoder.start_cell.bias)
+        looked = torch.zeros(PLACES)
+        for step in range(length):
+            embedded = decoder.embedding.weight[words[picture, caption, step]]
+            gates = decoder.word_gates.weight @ embedded + decoder.word_gates.bias
+
+            def look(hidden: Tensor, a: Tensor = a) -> tuple[Tensor, Tensor]:
+                weights = F.softmax(textbook_score(decoder, settings["score"], a, hidden), dim=0)
+                context = sum(weight * place for weight, place in zip(weights, a, strict=True))  # a sum, not a mean
+                if decoder.gate is not None:
+                    context = torch.sigmoid(decoder.gate.weight @ hidden + decoder.gate.bias) * context
+                return context, weights
+
+            def lstm(gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+                i, f, o, g = (gates + decoder.state_gates.weight @ hidden).split(HIDDEN)
+                cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+                return torch.sigmoid(o) * torch.tanh(cell), cell
+
+            if settings["wiring"] == "paper":
+                context, weights = look(hidden)
+                hidden, cell = lstm(gates + decoder.context_gates.weight @ context, hidden, cell)
+                mixed = embedded + decoder.output_hidden.weight @ hidden + decoder.output_hidden.bias
+                mixed = mixed + decoder.output_context.weight @ context
+            else:
+                hidden, cell = lstm(gates, hidden, cell)
+                context, weights = look(hidden)
+                mixed = decoder.combine.weight @ torch.cat((context, hidden)) + decoder.combine.bias
+            logits = decoder.output.weight @ torch.tanh(mixed) + decoder.output.bias
+            total = total - F.log_softmax(logits, dim=0)[words[picture, caption, step + 1]]
+            looked = looked + weights
+        total = total + ((1 - looked) ** 2).sum()
+    return total / captions
+
+
+def fast_loss(decoder: Decoder, annotations: Tensor, words: Tensor, lengths: Tensor) -> Tensor:
+    reading = decoder(annotations, words, lengths)
+    captions = int((lengths > 0).sum())
+    likelihood = losses.likelihood(reading.logits, reading.targets, captions)
+    return likelihood + losses.doubly_stochastic(reading.weights, captions)
+
+
+@pytest.mark.parametrize("neighbours", ["none", "self_attention", "bidirectional_lstm"])
+@pytest.mark.parametrize("gate", ["none", "scalar", "vector"])
+@pytest.mark.parametrize("wiring", ["paper", "luong"])
+@pytest.mark.parametrize("score", SCORES)
+def test_fast_loop_equals_textbook(score: str, wiring: str, gate: str, neighbours: str) -> None:
+    settings = {"score": score, "wiring": wiring, "gate": gate, "neighbours": neighbours}
+    decoder = make_decoder(**settings)
+    batch = make_batch([[3, 5, 2], [7, 1, 0], [4, 4, 4]])  # not in order of length, and one picture has fewer captions
+
+    results = {}
+    for name, loss in (("fast", fast_loss(decoder, *batch)), ("textbook", textbook_loss(decoder, settings, *batch))):
+        decoder.zero_grad()
+        loss.backward()
+        gradients = {
+            key: parameter.grad.clone() for key, parameter in decoder.named_parameters() if parameter.grad is not None
+        }
+        results[name] = loss.item(), gradients
+
+    assert results["fast"][0] == pytest.approx(results["textbook"][0], rel=1e-5)
+    assert results["fast"][1].keys() == results["textbook"][1].keys() == dict(decoder.named_parameters()).keys()
+    for key, gradient in results["textbook"][1].items():
+        torch.testing.assert_close(results["fast"][1][key], gradient, atol=1e-4, rtol=1e-4, msg=key)
+
+
+@pytest.mark.parametrize("wiring", ["paper", "luong"])
+def test_steps_equal_teacher_forcing(wiring: str) -> None:
+    decoder = make_decoder(wiring=wiring).eval()
+    annotations, words, lengths = make_batch([[5], [5]])
+    reading = decoder(annotations, words, lengths)
+    memory, state = decoder.start(annotations)
+    for step in range(5):
+        log_probabilities, state, look = decoder.step(words[..., step], state, memory)
+        expected = reading.logits.unflatten(0, (2, 1, 5))[:, :, step].log_softmax(-1)
+        torch.testing.assert_close(log_probabilities, expected)
+        torch.testing.assert_close(look.weights, reading.weights[:, :, step])
+
+
+def test_padding_changes_nothing() -> None:
+    decoder = make_decoder()
+    annotations, words, lengths = make_batch([[3, 2]])
+    padded = F.pad(words, (0, 4), value=Vocabulary.PAD)
+    more_captions = F.pad(padded, (0, 0, 0, 1), value=Vocabulary.PAD), F.pad(lengths, (0, 1))
+    plain = fast_loss(decoder, annotations, words, lengths)
+    torch.testing.assert_close(fast_loss(decoder, annotations, padded, lengths), plain)
+    torch.testing.assert_close(fast_loss(decoder, annotations, *more_captions), plain)
+
+
+def test_keys_and_vocabulary_once_per_batch() -> None:
+    """Neither the keys nor the vocabulary's product may be computed again at each step or for each caption."""
+    decoder = make_decoder(score="additive")
+    calls: dict[str, list[torch.Size]] = {"keys": [], "output": [], "word_gates": []}
+    for name, layer in (
+        ("keys", decoder.attention.score.key),
+        ("output", decoder.output),
+        ("word_gates", decoder.word_gates),
+    ):
+        layer.register_forward_hook(lambda _, inputs, __, name=name: calls[name].append(inputs[0].shape))
+    annotations, words, lengths = make_batch([[3, 5], [6, 2]])
+    decoder(annotations, words, lengths)
+    assert calls == {
+        "keys": [annotations.shape],
+        "output": [torch.Size((3 + 5 + 6 + 2, 5))],  # real words only
+        "word_gates": [torch.Size((2, 2, 6, 5))],
+    }
+
+
+def test_map_depends_on_the_word() -> None:
+    """A score that adds two separate tanh's gives every word the same map."""
+    decoder = make_decoder(score="additive").eval()
+    annotations, words, lengths = make_batch([[6]])
+    maps = decoder(annotations, words, lengths).weights[0, 0]
+    assert all((one - other).abs().max() > 1e-3 for one, other in itertools.pairwise(maps))
+
+
+def test_weights_sum_to_one_where_words_are() -> None:
+    decoder = make_decoder()
+    annotations, words, lengths = make_batch([[2, 4], [3, 1]])
+    sums = decoder(annotations, words, lengths).weights.sum(-1)
+    expected = (torch.arange(4) < lengths[..., None]).float()
+    torch.testing.assert_close(sums, expected)
+
+
+def test_running_block_shrinks() -> None:
+    assert _running(torch.tensor([[4, 2], [1, 1]])) == [(2, 2), (1, 2), (1, 1), (1, 1)]
+
+
+def test_only_what_exists_can_be_chosen() -> None:
+    with pytest.raises(CaptioningError, match="'dot' needs hidden_size 4 equal to the encoder's width 8"):
+        Decoder(WORDS, WIDTH, PLACES, hidden_size=4, score="dot")
+    for setting in ({"wiring": "x"}, {"gate": "x"}, {"score": "x"}, {"neighbours": "x"}):
+        with pytest.raises(CaptioningError, match=r"unknown .* 'x'; choose"):
+            Decoder(WORDS, WIDTH, PLACES, hidden_size=WIDTH, **setting)

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+from captioning import metrics
+from captioning.datasets.scenes import Scene, Thing
+
+RED = Thing("circle", "red", "small", 0.2, 0.2, 0.08)
+BLUE = Thing("square", "blue", "large", 0.8, 0.5, 0.13)
+SCENE = Scene((RED, BLUE), (240, 240, 240))
+
+
+def test_bleu_by_hand() -> None:
+    """6 words, 5 of them right, 4 of 5 pairs, 3 of 4 triples, 2 of 3 quadruples; nothing is too short."""
+    hypothesis, reference = ["the", "cat", "sat", "on", "a", "mat"], ["the", "cat", "sat", "on", "a", "rug"]
+    expected = [
+        5 / 6,
+        (5 / 6 * 4 / 5) ** (1 / 2),
+        (5 / 6 * 4 / 5 * 3 / 4) ** (1 / 3),
+        (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25,
+    ]
+    assert metrics.bleu([hypothesis], [[reference]]) == pytest.approx(expected)
+
+
+def test_bleu_is_of_the_whole_set_not_a_mean() -> None:
+    hypotheses = [["a", "b", "c", "d", "e", "f", "g", "h"], ["x", "y"]]
+    references = [[["a", "b", "c", "d", "e", "f", "g", "h"]], [["q", "r"]]]
+    whole = metrics.bleu(hypotheses, references)[0]
+    mean = sum(metrics.bleu([one], [other])[0] for one, other in zip(hypotheses, references, strict=True)) / 2
+    assert whole == pytest.approx(8 / 10)
+    assert mean == pytest.approx(0.5)
+
+
+def test_bleu_without_anything_in_common_is_zero() -> None:
+    assert metrics.bleu([["x"]], [[["y", "z"]]]) == pytest.approx([0, 0, 0, 0], abs=1e-9)
+
+
+def test_truth() -> None:
+    captions = [
+        "a red circle left of a blue square".split(),
+        "a red circle right of a blue square".split(),
+    ]
+    assert metrics.truth(captions, [SCENE, SCENE]) == 0.5
+
+
+def look_at(*cells: tuple[int, int]) -> np.ndarray:
+    maps = np.full((len(cells), 8, 8), 0.001)
+    for number, cell in enumerate(cells):
+        maps[number][cell] = 1
+    return maps
+
+
+def test_pointing_counts_colour_and_shape_words() -> None:
+    words = ["a", "red", "circle", "and", "a", "blue", "square"]
+    on_red, on_blue, nowhere = (1, 1), (4, 6), (7, 0)
+    right = look_at(nowhere, on_red, on_red, nowhere, nowhere, on_blue, on_blue)
+    assert metrics.pointing([words], [right], [SCENE]) == 1
+    one_word_late = np.roll(right, 1, axis=0)
+    assert metrics.pointing([words], [one_word_late], [SCENE]) == 0.5
+    swapped = look_at(nowhere, on_blue, on_blue, nowhere, nowhere, on_red, on_red)
+    assert metrics.pointing([words], [swapped], [SCENE]) == 0
+
+
+def test_pointing_gives_one_cell_of_slack_and_no_more() -> None:
+    words = ["a", "red", "circle"]
+    for column, hit in ((1, True), (2, True), (3, False)):
+        cells = look_at((1, column), (1, column), (1, column))
+        assert metrics.pointing([words], [cells], [SCENE]) == hit
+
+
+def test_a_word_for_what_is_not_there_points_nowhere() -> None:
+    assert metrics.pointing([["a", "green", "circle"]], [look_at((1, 1), (1, 1), (1, 1))], [SCENE]) == 0
+    assert metrics.pointing([["nonsense"]], [look_at((1, 1))], [SCENE]) == 0

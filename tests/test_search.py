@@ -1,0 +1,106 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from captioning import search
+from captioning.attention import Look
+from captioning.decoder import Decoder, Memory, State
+from captioning.text import Vocabulary
+
+
+def make_decoder(seed: int = 0, end_bias: float = 0.0) -> Decoder:
+    torch.manual_seed(seed)
+    decoder = Decoder(12, 8, 6, embedding_size=6, hidden_size=8, attention_size=5).eval()
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.normal_(std=0.8)
+        decoder.output.bias[Vocabulary.END] += end_bias
+    return decoder
+
+
+def test_greedy_takes_the_likeliest_word() -> None:
+    decoder = make_decoder()
+    annotations = torch.randn(3, 6, 8)
+    for number, found in enumerate(search.greedy(decoder, annotations, maximum_length=10)):
+        memory, state = decoder.start(annotations[number : number + 1])
+        word = Vocabulary.START
+        expected = []
+        for step in range(10):
+            log_probabilities, state, _ = decoder.step(torch.tensor([[word]]), state, memory)
+            for forbidden in (Vocabulary.PAD, Vocabulary.START, Vocabulary.UNKNOWN):
+                log_probabilities[..., forbidden] = -torch.inf
+            if step == 0:
+                log_probabilities[..., Vocabulary.END] = -torch.inf
+            word = int(log_probabilities.argmax())
+            if word == Vocabulary.END:
+                break
+            expected.append(word)
+        assert found.words == expected
+
+
+def test_a_batch_equals_one_by_one() -> None:
+    decoder = make_decoder(end_bias=2.0)
+    annotations = torch.randn(8, 6, 8)
+    together = search.greedy(decoder, annotations)
+    assert len({len(found.words) for found in together}) > 1, "captions of one length would prove little"
+    for number, found in enumerate(together):
+        alone = search.greedy(decoder, annotations[number : number + 1])[0]
+        assert alone.words == found.words
+        torch.testing.assert_close(alone.weights, found.weights)
+        assert alone.log_probabilities == pytest.approx(found.log_probabilities, abs=1e-5)
+
+
+def test_scores_and_maps_are_those_of_teacher_forcing() -> None:
+    """Also that a map belongs to its own word, not to the one before or after."""
+    decoder = make_decoder(end_bias=3.0)
+    annotations = torch.randn(12, 6, 8)
+    captions = search.greedy(decoder, annotations)
+    assert max(len(found.words) for found in captions) > 3
+    for number, found in enumerate(captions):
+        if len(found.words) == 40:  # cut, so that its end was not said
+            continue
+        ids = torch.tensor([[[Vocabulary.START, *found.words, Vocabulary.END]]])
+        reading = decoder(annotations[number : number + 1], ids, torch.tensor([[len(found.words) + 1]]))
+        expected = -F.cross_entropy(reading.logits, reading.targets, reduction="none")
+        assert found.log_probabilities == pytest.approx(expected.tolist(), abs=1e-4)
+        torch.testing.assert_close(found.weights, reading.weights[0, 0, :-1].detach())
+
+
+def test_a_caption_that_never_ends_is_cut() -> None:
+    found = search.greedy(make_decoder(end_bias=-100.0), torch.randn(2, 6, 8), maximum_length=5)
+    assert [len(one.words) for one in found] == [5, 5]
+    assert found[0].weights.shape == (5, 6)
+
+
+def test_a_caption_is_never_empty_and_never_says_a_mark() -> None:
+    for bias in (100.0, 0.0):
+        found = search.greedy(make_decoder(end_bias=bias), torch.randn(20, 6, 8), maximum_length=6)
+        assert all(one.words for one in found)
+        assert not {word for one in found for word in one.words} & {0, 1, 2, 3}
+
+
+class Counting(nn.Module):
+    """A decoder that says 4, 5, end, and counts what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts = 0
+
+    def start(self, annotations: torch.Tensor) -> tuple[Memory, State]:
+        self.starts += 1
+        zero = torch.zeros(len(annotations), 1, 1)
+        return Memory(annotations, annotations), State(zero, zero)
+
+    def step(self, words: torch.Tensor, state: State, memory: Memory) -> tuple[torch.Tensor, State, Look]:
+        following = {Vocabulary.START: 4, 4: 5, 5: Vocabulary.END, Vocabulary.END: Vocabulary.END}
+        chosen = torch.tensor([[following[int(word)] for word in row] for row in words])
+        look = Look(memory.annotations[:, :1], torch.full((len(words), 1, 2), 0.5))
+        return F.one_hot(chosen, 6).float().log(), state, look
+
+
+def test_the_picture_is_prepared_once_and_search_stops_at_the_end() -> None:
+    decoder = Counting()
+    found = search.greedy(decoder, torch.zeros(2, 2, 3), maximum_length=1000)  # type: ignore[arg-type]
+    assert decoder.starts == 1
+    assert [one.words for one in found] == [[4, 5], [4, 5]]

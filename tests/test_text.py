@@ -1,0 +1,35 @@
+import pytest
+
+from captioning.text import Vocabulary, tokenise
+
+
+@pytest.mark.parametrize(
+    ("sentence", "tokens"),
+    [
+        ("A man's dog, in the snow.", "a man 's dog in the snow"),
+        ("  Two men (one old) don't run !  ", "two men one old do n't run"),
+        ('A "big" red-brown dog; it is wet...', "a big red-brown dog it is wet"),
+        ("", ""),
+    ],
+)
+def test_tokenise(sentence: str, tokens: str) -> None:
+    assert tokenise(sentence) == tokens.split()
+
+
+def test_vocabulary_keeps_frequent_words_in_a_fixed_order() -> None:
+    captions = [["b", "a", "c"], ["c", "b"], ["c", "<unk>"]]
+    assert Vocabulary.build(captions, minimum_count=2).words == [*Vocabulary.MARKS, "c", "b"]
+    assert Vocabulary.build(captions).words == [*Vocabulary.MARKS, "c", "b", "a"]
+
+
+def test_there_and_back() -> None:
+    vocabulary = Vocabulary.build([["a", "dog"]])
+    ids = vocabulary.encode(["a", "dog", "zebra"])
+    assert ids[0] == Vocabulary.START
+    assert ids[-1] == Vocabulary.END
+    assert vocabulary.decode([*ids, Vocabulary.PAD, vocabulary.encode(["a"])[1]]) == ["a", "dog", "<unk>"]
+
+
+def test_a_list_without_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match="begins with"):
+        Vocabulary(["a", "dog"])

@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from captioning.datasets import karpathy
+from captioning.encoders import Encoder
+from captioning.text import Vocabulary, tokenise
+from captioning.training.data import CaptionedPictures, CaptioningData, EpochOrder, LikeLengthBatches
+
+
+@pytest.fixture
+def pictures(drawn: Path) -> CaptionedPictures:
+    records = karpathy.read(drawn)
+    vocabulary = Vocabulary.build(tokenise(caption) for record in records for caption in record.captions)
+    return CaptionedPictures(records, vocabulary, Encoder("tiny").transform)
+
+
+def test_a_batch_holds_every_caption_of_its_pictures(pictures: CaptionedPictures) -> None:
+    batch = pictures.__getitems__([4, 0, 9])
+    assert batch.pixels.shape == (3, 3, 64, 64)
+    vocabulary = Vocabulary.build(tokenise(text) for record in pictures.records for text in record.captions)
+    for picture, record in enumerate(batch.records):
+        said = {" ".join(vocabulary.decode(row)) for row in batch.words[picture].tolist()}
+        assert said == {" ".join(tokenise(caption)) for caption in record.captions}
+        for row, length in zip(batch.words[picture], batch.lengths[picture], strict=True):
+            assert row[0] == Vocabulary.START
+            assert row[length] == Vocabulary.END
+            assert (row[length + 1 :] == Vocabulary.PAD).all()
+
+
+def test_a_batch_belongs_to_its_pictures(pictures: CaptionedPictures) -> None:
+    """Sorting by length must move pixels, words and records together."""
+    batch = pictures.__getitems__([4, 0, 9])
+    for number, record in enumerate(batch.records):
+        alone = pictures.__getitems__([pictures.records.index(record)])
+        torch.testing.assert_close(batch.pixels[number], alone.pixels[0])
+        assert batch.words[number, :, : alone.words.shape[2]].tolist() == alone.words[0].tolist()
+
+
+def test_pictures_with_fewer_captions_are_padded(drawn: Path) -> None:
+    from dataclasses import replace
+
+    records = karpathy.read(drawn)[:2]
+    records[1] = replace(records[1], captions=records[1].captions[:2])
+    pictures = CaptionedPictures(records, Vocabulary([*Vocabulary.MARKS, "a"]), Encoder("tiny").transform)
+    batch = pictures.__getitems__([0, 1])
+    assert sorted((batch.lengths > 0).sum(1).tolist()) == [2, 5]
+
+
+def test_every_picture_once_an_epoch_and_lengths_alike(pictures: CaptionedPictures) -> None:
+    lengths = [tuple(sorted((value, value - 1), reverse=True)) for value in torch.randint(5, 25, (640,)).tolist()]
+    batches = LikeLengthBatches(lengths, batch_size=16, pool=50, seed=1)
+    taken = list(batches)
+    assert sorted(index for batch in taken for index in batch) == list(range(640))
+    assert len(taken) == len(batches) == 40
+    spread = [max(lengths[index][0] for index in batch) - min(lengths[index][0] for index in batch) for batch in taken]
+    assert sum(spread) / len(spread) < 2, "at random it would be about 18"
+
+
+def test_the_order_follows_from_seed_and_epoch() -> None:
+    lengths = [(number % 7,) for number in range(50)]
+
+    def order(seed: int, epoch: int) -> list[list[int]]:
+        batches = LikeLengthBatches(lengths, 4, 5, seed)
+        batches.sampler.set_epoch(epoch)
+        return list(batches)
+
+    assert order(1, 0) == order(1, 0)
+    assert order(1, 0) != order(1, 1)
+    assert order(1, 0) != order(2, 0)
+    assert list(EpochOrder(5, None)) == [0, 1, 2, 3, 4]
+
+
+def test_processes_share_the_batches() -> None:
+    lengths = [(number % 7,) for number in range(50)]
+    shares = [list(LikeLengthBatches(lengths, 4, 5, 1, rank, processes=2)) for rank in (0, 1)]
+    assert len(shares[0]) == len(shares[1]) == 6, "training needs the same number of steps everywhere"
+    indices = [index for share in shares for batch in share for index in batch]
+    assert len(set(indices)) == len(indices)
+    shares = [list(LikeLengthBatches(lengths, 4, 5, None, rank, processes=2)) for rank in (0, 1)]
+    assert sorted(index for share in shares for batch in share for index in batch) == list(range(50)), "none is lost"
+
+
+def test_rare_words_are_left_out(drawn: Path) -> None:
+    everything = CaptioningData(drawn).vocabulary
+    frequent = CaptioningData(drawn, minimum_count=20).vocabulary
+    assert 4 < len(frequent) < len(everything)
