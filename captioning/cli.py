@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     shapes = commands.add_parser(
         "shapes",
         help="draw a set of captioned scenes",
-        description="Draw scenes of coloured shapes with five captions each, as JPEGs and one JSON in Karpathy's layout.",
+        description="Draw scenes of coloured shapes, five captions each: JPEGs and one JSON in Karpathy's layout.",
     )
     shapes.add_argument("folder", type=Path, metavar="DIR", help="a folder that does not exist yet")
     shapes.add_argument("--images", type=int, default=1000, metavar="N", help="how many (default 1000)")

@@ -69,33 +69,25 @@ def _sentence(scene: Scene, random_source: random.Random) -> str:
     # As people do, the large ones first, then from left to right: where to look next follows from the picture.
     things = sorted(scene.things, key=lambda thing: (thing.size != "large", thing.x))
     phrases = [_noun_phrase(thing, random_source) for thing in things]
-    opening = random_source.choice(("", "", "there is ", "the picture shows ", "we see "))
+    opening = random_source.choice(("", "", "", "there is ", "the picture shows ", "we see "))
     is_ = "" if opening else random_source.choice(("", "is "))
     if len(things) == 1:
-        return random_source.choice(
-            (
-                f"{opening}{phrases[0]}.",
-                f"{opening}{phrases[0]} {is_}{_place(things[0])}.",
-                f"there is one shape: {phrases[0]}.",
-            )
-        ).capitalize()
-    relation = _relation(things[0], things[1], random_source)
-    related = f"{phrases[0]} {is_}{relation} {phrases[1]}"
-    if len(things) == 2:
-        joined = f"{phrases[0]} and {phrases[1]}"
-        choices = [
-            f"{opening}{related}.",
-            f"{opening}{related}.",
-            f"{opening}{joined}.",
-            f"there are two shapes: {joined}.",
-        ]
+        located = f"{opening}{phrases[0]} {is_}{_place(things[0])}."
+        choices = [located, located, f"{opening}{phrases[0]}.", f"there is one shape: {phrases[0]}."]
     else:
-        choices = [
-            f"{opening}{related}.",
-            f"{opening}{related} and {phrases[2]}.",
-            f"{opening}{phrases[0]} with {phrases[1]} and {phrases[2]}.",
-            f"there are three shapes: {phrases[0]}, {phrases[1]} and {phrases[2]}.",
-        ]
+        relation = _relation(things[0], things[1], random_source)
+        related = f"{opening}{phrases[0]} {is_}{relation} {phrases[1]}"
+        if len(things) == 2:
+            joined = f"{phrases[0]} and {phrases[1]}"
+            choices = [f"{related}.", f"{related}.", f"{opening}{joined}.", f"there are two shapes: {joined}."]
+        else:
+            listed = f"{phrases[0]}, {phrases[1]} and {phrases[2]}"
+            choices = [
+                f"{related}.",
+                f"{related} and {phrases[2]}.",
+                f"{opening}{phrases[0]} with {phrases[1]} and {phrases[2]}.",
+                f"there are three shapes: {listed}.",
+            ]
     return random_source.choice(choices).capitalize()
 
 
