@@ -5,6 +5,8 @@ Vaswani et al. 2017 (``scaled_dot``). Everything works on B pictures with C capt
 picture share its annotations and keys, which are never copied.
 
     annotations (B, L, D)    keys (B, L, A)    hidden (B, C, H)    scores, weights (B, C, L)    context (B, C, D)
+
+A score's ``keys`` are what it needs of the annotations, the same at every step: they are computed once per picture.
 """
 
 import math
@@ -27,6 +29,9 @@ class Additive(nn.Module):
         self.query = nn.Linear(hidden_size, attention_size, bias=False)
         self.score = nn.Linear(attention_size, 1, bias=False)
 
+    def keys(self, annotations: Tensor) -> Tensor:
+        return self.key(annotations)
+
     def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
         both = keys[:, None] + self.query(hidden)[:, :, None]  # (B, C, L, A)
         return self.score(both.tanh()).squeeze(-1)
@@ -42,7 +47,9 @@ class Dot(nn.Module):
                 f"score 'dot' needs hidden_size {hidden_size} equal to the encoder's width {annotation_size}; "
                 "set hidden_size so, or take 'general'"
             )
-        self.key = nn.Identity()
+
+    def keys(self, annotations: Tensor) -> Tensor:
+        return annotations
 
     def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
         return hidden @ keys.mT
@@ -54,6 +61,9 @@ class General(nn.Module):
     def __init__(self, annotation_size: int, hidden_size: int) -> None:
         super().__init__()
         self.key = nn.Linear(annotation_size, hidden_size, bias=False)
+
+    def keys(self, annotations: Tensor) -> Tensor:
+        return self.key(annotations)
 
     def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
         return hidden @ keys.mT
@@ -71,8 +81,11 @@ class ScaledDot(nn.Module):
         nn.init.zeros_(self.query.bias)
         self.scale = 1 / math.sqrt(attention_size)
 
+    def keys(self, annotations: Tensor) -> Tensor:
+        return self.key(annotations) * self.scale  # here it is done once per picture
+
     def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
-        return self.query(hidden) @ keys.mT * self.scale
+        return self.query(hidden) @ keys.mT
 
 
 class Location(nn.Module):
@@ -80,14 +93,19 @@ class Location(nn.Module):
 
     def __init__(self, hidden_size: int, places: int) -> None:
         super().__init__()
-        self.key = nn.Identity()
         self.query = nn.Linear(hidden_size, places)
+
+    def keys(self, annotations: Tensor) -> Tensor:
+        return annotations
 
     def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
         return self.query(hidden)
 
 
-def make_score(name: ScoreName, annotation_size: int, hidden_size: int, attention_size: int, places: int) -> nn.Module:
+Score = Additive | Dot | General | ScaledDot | Location
+
+
+def make_score(name: ScoreName, annotation_size: int, hidden_size: int, attention_size: int, places: int) -> Score:
     match name:
         case "additive":
             return Additive(annotation_size, hidden_size, attention_size)
@@ -112,14 +130,9 @@ class Look(NamedTuple):
 class SoftAttention(nn.Module):
     """z = Σ_i α_i a_i with α = softmax(e): the expectation over places (Xu et al., eq. 13)."""
 
-    def __init__(self, score: nn.Module) -> None:
+    def __init__(self, score: Score) -> None:
         super().__init__()
         self.score = score
-
-    def keys(self, annotations: Tensor) -> Tensor:
-        """What the score needs of the annotations, the same at every step: computed once per picture."""
-        keys: Tensor = self.score.key(annotations)  # type: ignore[operator]  # every score has one
-        return keys
 
     def forward(self, hidden: Tensor, keys: Tensor, annotations: Tensor) -> Look:
         weights = self.score(hidden, keys).softmax(dim=-1)

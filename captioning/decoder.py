@@ -124,7 +124,7 @@ class Decoder(nn.Module):
         annotations = self.neighbours(annotations)
         mean = annotations.mean(dim=1, keepdim=True)  # (B, 1, D)
         state = State(self.start_hidden(mean).tanh(), self.start_cell(mean).tanh())
-        return Memory(annotations, self.attention.keys(annotations)), state
+        return Memory(annotations, self.attention.score.keys(annotations)), state
 
     def step(self, words: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Look]:
         """The last words (B, C) → log-probabilities (B, C, V) of the next, the new state, and where it looked."""

@@ -69,7 +69,8 @@ class TinyCNN(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         seen = self.pixels(pixels)  # (B, 96, h, w)
-        rows, columns = (torch.linspace(-1, 1, side, device=seen.device, dtype=seen.dtype) for side in seen.shape[2:])
+        # Wider than the 96 normalised channels beside them, which would drown them.
+        rows, columns = (torch.linspace(-3, 3, side, device=seen.device, dtype=seen.dtype) for side in seen.shape[2:])
         down, across = torch.meshgrid(rows, columns, indexing="ij")
         where = torch.stack((down, across)).expand(len(seen), -1, -1, -1)  # (B, 2, h, w)
         return self.places(torch.cat((seen, where), dim=1))  # (B, width, h, w)

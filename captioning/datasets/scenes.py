@@ -9,11 +9,11 @@ from PIL import Image, ImageDraw
 from captioning.images import Box
 
 COLOURS = {
-    "red": (214, 40, 40),
-    "green": (56, 142, 60),
-    "blue": (33, 87, 200),
+    "red": (220, 40, 40),
+    "green": (40, 160, 60),
+    "blue": (40, 100, 230),
     "yellow": (250, 200, 30),
-    "purple": (126, 45, 160),
+    "purple": (150, 60, 190),
     "black": (30, 30, 30),
 }
 # Corners of each shape on a square from (-1, -1) to (1, 1); a circle has none.
@@ -30,11 +30,11 @@ SHAPES: dict[str, tuple[tuple[float, float], ...]] = {
     ),
 }  # fmt: skip
 # Half the width in fractions of the picture. The gap between the two keeps "small" and "large" apart.
-SIZES = {"small": (0.08, 0.09), "large": (0.13, 0.14)}
+SIZES = {"small": (0.095, 0.105), "large": (0.145, 0.155)}
 
 # Objects stand in cells of a 3×3 board, off their cell's middle by at most this: rows and columns stay apart.
 _BOARD = 3
-_WANDER = 0.025
+_WANDER = 0.01
 _COUNT_ODDS = {1: 2, 2: 2, 3: 1}
 
 
@@ -92,7 +92,7 @@ def compose(random_source: random.Random) -> Scene:
         x, y = ((place + 0.5) / _BOARD + random_source.uniform(-_WANDER, _WANDER) for place in (column, row))
         half_width = random_source.uniform(*SIZES[size])
         things.append(Thing(shape, colour, size, round(x, 4), round(y, 4), round(half_width, 4)))
-    ground = tuple(random_source.randint(215, 250) for _ in range(3))
+    ground = tuple(random_source.randint(230, 250) for _ in range(3))
     return Scene(tuple(things), ground)  # type: ignore[arg-type]
 
 

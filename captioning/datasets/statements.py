@@ -33,11 +33,11 @@ _PLACES: dict[str, tuple[int | None, int | None]] = {
 _RELATIONS = {"left of": (0, -1), "right of": (0, 1), "above": (-1, 0), "below": (1, 0)}
 
 _TOKENS = re.compile(
-    r"(?P<opening>there is|the picture shows|we see)\b"
+    r"(?P<opening>there is|here is|we see)\b"
     r"|(?:there (?:is|are) )?(?P<count>" + "|".join(_COUNTS) + r") shapes?\b"
     r"|(?P<phrase>a (?:(?P<size>" + "|".join(SIZES) + r") )?(?P<colour>" + "|".join(COLOURS) + r") "
     r"(?P<shape>" + "|".join(SHAPES) + r"))\b"
-    r"|(?:is )?(?:to the )?(?P<relation>" + "|".join(_RELATIONS) + r")\b"
+    r"|(?:is )?(?P<relation>" + "|".join(_RELATIONS) + r")\b"
     r"|(?:is )?(?P<place>" + "|".join(_PLACES) + r")\b"
     r"|(?P<joint>and|with)\b"
 )  # fmt: skip
@@ -66,10 +66,10 @@ def describe(scene: Scene, random_source: random.Random) -> list[str]:
 
 
 def _sentence(scene: Scene, random_source: random.Random) -> str:
-    # As people do, the large ones first, then from left to right: where to look next follows from the picture.
-    things = sorted(scene.things, key=lambda thing: (thing.size != "large", thing.x))
+    # As people do, the large ones first, then from left to right and down: where to look next follows from the picture.
+    things = sorted(scene.things, key=lambda thing: (thing.size != "large", thing.cell[1], thing.cell[0]))
     phrases = [_noun_phrase(thing, random_source) for thing in things]
-    opening = random_source.choice(("", "", "", "there is ", "the picture shows ", "we see "))
+    opening = random_source.choice(("", "", "", "there is ", "here is ", "we see "))
     is_ = "" if opening else random_source.choice(("", "is "))
     if len(things) == 1:
         located = f"{opening}{phrases[0]} {is_}{_place(things[0])}."
@@ -106,8 +106,7 @@ def _place(thing: Thing) -> str:
 
 
 def _relation(one: Thing, other: Thing, random_source: random.Random) -> str:
-    name = random_source.choice([name for name in _RELATIONS if _holds(name, one, other)])
-    return random_source.choice((name, f"to the {name}")) if name in ("left of", "right of") else name
+    return random_source.choice([name for name in _RELATIONS if _holds(name, one, other)])
 
 
 def _holds(relation: str, one: Thing, other: Thing) -> bool:

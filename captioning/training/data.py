@@ -35,11 +35,14 @@ class Batch:
 
 
 class CaptionedPictures(Dataset[Batch]):
-    """Records of one split, fetched a batch at a time."""
+    """Records of one split, fetched a batch at a time; with ``in_memory`` each picture is opened only once."""
 
-    def __init__(self, records: Sequence[Record], vocabulary: Vocabulary, transform: Transform) -> None:
+    def __init__(
+        self, records: Sequence[Record], vocabulary: Vocabulary, transform: Transform, in_memory: bool = False
+    ) -> None:
         self.records = records
         self.transform = transform
+        self._opened: dict[int, Tensor] | None = {} if in_memory else None
         # Long captions first, and below long pictures first: the decoder then works on a small block.
         self.captions = [
             sorted((vocabulary.encode(tokenise(caption)) for caption in record.captions), key=len, reverse=True)
@@ -65,8 +68,15 @@ class CaptionedPictures(Dataset[Batch]):
                 words[picture, caption, : len(ids)] = torch.tensor(ids)
                 lengths[picture, caption] = len(ids) - 1
         records = [self.records[index] for index in indices]
-        pixels = [self.transform(open_image(record.image, self.transform.size)) for record in records]
-        return Batch(torch.stack(pixels), words, lengths, records)
+        return Batch(torch.stack([self._pixels(index) for index in indices]), words, lengths, records)
+
+    def _pixels(self, index: int) -> Tensor:
+        if self._opened is not None and index in self._opened:
+            return self._opened[index]
+        pixels = self.transform(open_image(self.records[index].image, self.transform.size))
+        if self._opened is not None:
+            self._opened[index] = pixels
+        return pixels
 
 
 class EpochOrder(Sampler[int]):
@@ -182,6 +192,7 @@ class CaptioningData(pl.LightningDataModule):
             1 mixes all lengths: a BatchNorm in training needs that, where length goes with what is in the picture.
         minimum_count: words of the training captions seen less often are unknown to the model.
         vocabulary_from: a checkpoint whose vocabulary is taken, instead of one built from the training captions.
+        in_memory: keep pictures as the encoder wants them, once opened: faster, if there is room for all of them.
         workers: processes that load pictures beside the one that trains.
     """
 
@@ -194,6 +205,7 @@ class CaptioningData(pl.LightningDataModule):
         pool: int = 50,
         minimum_count: int = 1,
         vocabulary_from: Path | None = None,
+        in_memory: bool = False,
         workers: int = 0,
     ) -> None:
         super().__init__()
@@ -204,6 +216,7 @@ class CaptioningData(pl.LightningDataModule):
         self.pool = pool
         self.minimum_count = minimum_count
         self.vocabulary_from = vocabulary_from
+        self.in_memory = in_memory
         self.workers = workers
 
     @functools.cached_property
@@ -241,9 +254,10 @@ class CaptioningData(pl.LightningDataModule):
     def _loader(self, split: str, seed: int | None = None) -> ResumableLoader:
         assert self.trainer is not None
         module: Any = self.trainer.lightning_module  # a CaptioningModule, which imports this file
-        pictures = CaptionedPictures(self._split(split), module.vocabulary, module.encoder.transform)
+        pictures = CaptionedPictures(self._split(split), module.vocabulary, module.encoder.transform, self.in_memory)
+        size = self.batch_size if seed is not None else 4 * self.batch_size  # without gradients, more fit at once
         batches = LikeLengthBatches(
-            pictures.lengths(), self.batch_size, self.pool, seed, self.trainer.global_rank, self.trainer.world_size
+            pictures.lengths(), size, self.pool, seed, self.trainer.global_rank, self.trainer.world_size
         )
         return ResumableLoader(
             pictures,

@@ -110,9 +110,10 @@ class CaptioningModule(pl.LightningModule):
     def _loss(self, batch: Batch, annotations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         reading = self.decoder(annotations, batch.words, batch.lengths)
         captions = int((batch.lengths > 0).sum())
+        weights = reading.weights if self.doubly_stochastic else reading.weights.detach()  # spares its backward pass
         parts = {
             "likelihood": losses.likelihood(reading.logits, reading.targets, captions),
-            "doubly_stochastic": losses.doubly_stochastic(reading.weights, captions),
+            "doubly_stochastic": losses.doubly_stochastic(weights, captions),
         }
         return parts["likelihood"] + self.doubly_stochastic * parts["doubly_stochastic"], parts
 

@@ -1,0 +1,97 @@
+"""The module and its data in a plain Trainer, without the command."""
+
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from captioning import Captioner, metrics
+from captioning.text import tokenise
+from captioning.training.data import CaptioningData
+from captioning.training.module import CaptioningModule
+
+
+def make(drawn: Path, **settings) -> tuple[CaptioningModule, CaptioningData]:
+    torch.manual_seed(0)
+    data = CaptioningData(drawn, batch_size=settings.pop("batch_size", 8))
+    sizes = {"embedding_size": 16, "hidden_size": 32, "attention_size": 16, "maximum_length": 12}
+    return CaptioningModule(data.vocabulary, **{**sizes, "train_encoder": True, **settings}), data
+
+
+def trainer(**settings) -> pl.Trainer:
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return pl.Trainer(accelerator="cpu", enable_checkpointing=False, use_distributed_sampler=False, **quiet, **settings)
+
+
+@pytest.mark.parametrize("train_encoder", [True, False])
+def test_the_encoder_trains_only_if_told_to(drawn: Path, train_encoder: bool) -> None:
+    """Weights and BatchNorm statistics alike: a frozen one must not drift, a free one must reach the optimiser."""
+    module, data = make(drawn, train_encoder=train_encoder)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    trainer(max_steps=2, limit_val_batches=0).fit(module, data)
+    moved = {name for name, value in module.state_dict().items() if not torch.equal(value, before[name])}
+    for name, _ in module.decoder.named_parameters():
+        assert f"decoder.{name}" in moved
+    encoder = {name for name in before if name.startswith("encoder.")}
+    assert (moved & encoder) == (encoder if train_encoder else set())
+
+
+def test_each_picture_is_encoded_once_for_all_its_captions(drawn: Path) -> None:
+    module, data = make(drawn)
+    sizes = []
+    module.encoder.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
+    trainer(max_epochs=1, limit_val_batches=0).fit(module, data)
+    assert sum(sizes) == sum(record.split == "train" for record in data.records)
+
+
+def test_scores_do_not_depend_on_the_batch_size(drawn: Path) -> None:
+    results = []
+    for batch_size in (1, 5):
+        module, data = make(drawn, batch_size=batch_size)
+        (scores,) = trainer().validate(module, data, verbose=False)
+        results.append(scores)
+    assert results[0].keys() == {"val/loss", "val/bleu4", "val/truth", "val/pointing"}
+    assert results[0] == pytest.approx(results[1], rel=1e-4)
+
+
+def test_scores_are_of_captions_really_generated(drawn: Path) -> None:
+    """As a user would get them, one picture at a time; not under teacher forcing, where the truth is looked up."""
+    module, data = make(drawn)
+    trainer(max_epochs=3, limit_val_batches=0).fit(module, data)
+    (scores,) = trainer().validate(module, data, verbose=False)
+    captioner = Captioner(module.encoder, module.decoder, module.vocabulary, module.maximum_length)
+    records = [record for record in data.records if record.split == "val"]
+    captions = [captioner(record.image).words for record in records]
+    references = [[tokenise(caption) for caption in record.captions] for record in records]
+    assert scores["val/bleu4"] == pytest.approx(metrics.bleu(captions, references)[3], rel=1e-6)
+    assert scores["val/bleu4"] > 0
+
+
+def test_learns(drawn: Path) -> None:
+    """Two pictures can be learnt by heart: then the loss is nearly what the wording leaves open."""
+    module, data = make(drawn, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.01), dropout=0.0)
+    (before,) = trainer().validate(module, data, verbose=False)
+    trainer(max_epochs=6, limit_val_batches=0).fit(module, data)
+    (after,) = trainer().validate(module, data, verbose=False)
+    assert after["val/loss"] < 0.5 * before["val/loss"]
+
+
+def test_the_doubly_stochastic_term_pulls_looks_apart(drawn: Path) -> None:
+    def spread(weight: float) -> float:
+        module, data = make(drawn, doubly_stochastic=weight, score="additive")
+        trainer(max_epochs=4, limit_val_batches=0).fit(module, data)
+        batch = next(iter_batches(module, data))
+        reading = module.decoder(module.encoder(batch.pixels), batch.words, batch.lengths)
+        looked = reading.weights.sum(2)
+        return (1 - looked).square().sum(-1).mean().item()
+
+    assert spread(10.0) < spread(0.0)
+
+
+def iter_batches(module: CaptioningModule, data: CaptioningData):
+    from captioning.training.data import CaptionedPictures
+
+    records = [record for record in data.records if record.split == "val"]
+    pictures = CaptionedPictures(records, module.vocabulary, module.encoder.transform)
+    yield pictures.__getitems__(range(len(records)))
