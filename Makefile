@@ -19,7 +19,7 @@ help:
 
 demo: .venv/installed
 	rm -rf demo
-	$(BIN)/captioning fit --config configs/shapes-soft.yaml --trainer.max_epochs 6 \
+	$(BIN)/captioning fit --config configs/shapes-soft.yaml --trainer.max_epochs 8 \
 		--trainer.logger.init_args.save_dir demo --trainer.logger.init_args.name training --trainer.logger.init_args.version run
 	$(BIN)/captioning shapes demo/pictures --images 8 --seed 2026
 	$(BIN)/captioning caption demo/pictures/images --overlay demo/overlays \

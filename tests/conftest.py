@@ -11,6 +11,9 @@ from captioning.datasets import shapes
 from captioning.decoder import Decoder
 from captioning.encoders import Encoder
 from captioning.text import Vocabulary
+from captioning.torchvision_cure import import_torchvision
+
+import_torchvision()  # some tests import pytorch_lightning by themselves
 
 REPOSITORY = Path(__file__).parent.parent
 WORDS = [
@@ -48,7 +51,9 @@ def captioner() -> Captioner:
     decoder = Decoder(len(WORDS) + 4, encoder.width, 64, embedding_size=16, hidden_size=32, attention_size=16)
     with torch.no_grad():
         for parameter in decoder.parameters():
-            parameter.normal_(std=0.3)
+            parameter.normal_(std=0.5)
+        decoder.start_hidden.weight.normal_(std=5)  # so that what it says depends on the picture
+        decoder.start_cell.weight.normal_(std=5)
         for module in encoder.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.momentum = 1.0  # one batch of noise is all it will ever see

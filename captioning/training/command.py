@@ -120,6 +120,7 @@ def _silence() -> None:
         ".*does not have many workers.*",  # on few cores, workers fight with training
         ".*custom batch sampler.*",  # ours gives every picture once
         ".*is smaller than the logging interval.*",
+        ".*in eval mode at the start of training.*",  # a frozen encoder is meant to be
         ".*LeafSpec.*is deprecated.*",
         ".*Checkpoint directory .* exists and is not empty.*",
     ):

@@ -130,22 +130,23 @@ class LikeLengthBatches(Sampler[list[int]]):
         self.skip = 0  # batches of the next epoch that were taken before the run was stopped
 
     def __len__(self) -> int:
-        batches = -(-len(self.lengths) // self.batch_size)
-        if self.sampler.seed is not None:
-            # Processes that train must take the same number of steps: what is left over is skipped this epoch.
-            return batches // self.processes
-        return len(range(self.rank, batches, self.processes))
+        if self.sampler.seed is None:
+            return -(-len(range(self.rank, len(self.lengths), self.processes)) // self.batch_size)
+        # Processes that train must take the same number of steps: what is left over is skipped this epoch.
+        return -(-len(self.lengths) // self.batch_size) // self.processes
 
     def __iter__(self) -> Iterator[list[int]]:
         order = list(self.sampler)
-        if self.sampler.seed is not None:
-            order = self._like_lengths_together(order)
-        batches = [order[first : first + self.batch_size] for first in range(0, len(order), self.batch_size)]
-        if self.sampler.seed is not None:
-            generator = torch.Generator().manual_seed(self.sampler.seed + self.sampler.epoch)
-            batches = [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
+        if self.sampler.seed is None:
+            return iter(self._cut(order[self.rank :: self.processes]))
+        batches = self._cut(self._like_lengths_together(order))
+        generator = torch.Generator().manual_seed(self.sampler.seed + self.sampler.epoch)
+        batches = [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
         first, self.skip = self.skip, 0
         return iter(batches[self.rank :: self.processes][first : len(self)])
+
+    def _cut(self, order: list[int]) -> list[list[int]]:
+        return [order[first : first + self.batch_size] for first in range(0, len(order), self.batch_size)]
 
     def _like_lengths_together(self, order: list[int]) -> list[int]:
         pool = self.pool * self.batch_size
