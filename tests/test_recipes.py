@@ -27,8 +27,10 @@ def test_shapes_soft(tmp_path: Path) -> None:
     tested = subprocess.run(
         [*command, "test", *config, "--ckpt_path", checkpoint], check=True, cwd=tmp_path, capture_output=True, text=True
     )
-    pointing = float(re.search(r"test/pointing\D+([\d.]+)", tested.stdout)[1])
-    print(f"val/truth {truth:.3f} in {minutes:.1f} minutes, test/pointing {pointing:.3f}")
+    pointing, unselected = (
+        float(re.search(rf"test/{name}\D+([\d.]+)", tested.stdout)[1]) for name in ("pointing", "truth")
+    )
+    print(f"val/truth {truth:.3f} in {minutes:.1f} minutes, test/truth {unselected:.3f}, test/pointing {pointing:.3f}")
     assert truth >= 0.95
     assert pointing >= 0.9
     assert minutes <= 5
