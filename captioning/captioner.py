@@ -119,6 +119,7 @@ class Captioner:
         for part, name in ((encoder, "encoder."), (decoder, "decoder.")):
             own = {key.removeprefix(name): tensor for key, tensor in state.items() if key.startswith(name)}
             part.load_state_dict(own, assign=True)
+        # The tensors of the file took the place of those the encoder had laid out; torch's stub lacks this call.
         encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         transform = header["transform"]
         encoder.transform = Transform(**{**transform, "mean": tuple(transform["mean"]), "std": tuple(transform["std"])})

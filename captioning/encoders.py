@@ -156,7 +156,7 @@ class Encoder(nn.Module):
         self.settings = {"name": name, "image_size": image_size, "fit": fit}
         self.width = entry.width
         self.grid = (image_size // entry.stride, image_size // entry.stride)
-        self.transform = Transform(image_size, fit=fit, **entry.preprocessing)  # type: ignore[arg-type]
+        self.transform = Transform(image_size, fit=fit, **entry.preprocessing)  # type: ignore[arg-type]  # a table
         network = entry.build()
         if weights != "random":
             self._load(network, name, weights)

@@ -55,9 +55,6 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.words)
 
-    def __contains__(self, word: str) -> bool:
-        return word in self._ids
-
     def encode(self, tokens: Sequence[str]) -> list[int]:
         """Ids of a caption between its start and end marks."""
         return [self.START, *(self._ids.get(token, self.UNKNOWN) for token in tokens), self.END]

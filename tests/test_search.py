@@ -101,6 +101,6 @@ class Counting(nn.Module):
 
 def test_the_picture_is_prepared_once_and_search_stops_at_the_end() -> None:
     decoder = Counting()
-    found = search.greedy(decoder, torch.zeros(2, 2, 3), maximum_length=1000)  # type: ignore[arg-type]
+    found = search.greedy(decoder, torch.zeros(2, 2, 3), maximum_length=1000)
     assert decoder.starts == 1
     assert [one.words for one in found] == [[4, 5], [4, 5]]

@@ -92,8 +92,8 @@ def compose(random_source: random.Random) -> Scene:
         x, y = ((place + 0.5) / _BOARD + random_source.uniform(-_WANDER, _WANDER) for place in (column, row))
         half_width = random_source.uniform(*SIZES[size])
         things.append(Thing(shape, colour, size, round(x, 4), round(y, 4), round(half_width, 4)))
-    ground = tuple(random_source.randint(230, 250) for _ in range(3))
-    return Scene(tuple(things), ground)  # type: ignore[arg-type]
+    red, green, blue = (random_source.randint(230, 250) for _ in range(3))
+    return Scene(tuple(things), (red, green, blue))
 
 
 def draw(scene: Scene, side: int = 160) -> Image.Image:

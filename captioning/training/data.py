@@ -163,7 +163,7 @@ class ResumableLoader(DataLoader[Batch]):
     batch_sampler: LikeLengthBatches
     given = 0
 
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # torch's own is a private class
         self.given = self.batch_sampler.skip
         for batch in super().__iter__():
             self.given += 1
