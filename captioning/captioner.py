@@ -103,16 +103,17 @@ class Captioner:
         try:
             with safe_open(path, framework="pt", device=device) as file:
                 header = json.loads((file.metadata() or {})[_HEADER])
+                written_in = header["format"]
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except FileNotFoundError:
             raise CaptioningError(f"{path}: no such model file; 'captioning fit' leaves one behind") from None
-        except (SafetensorError, KeyError, ValueError, OSError):
+        except (SafetensorError, KeyError, TypeError, ValueError, OSError):
             raise CaptioningError(
                 f"{path}: not a captioning model file; 'captioning fit' leaves one behind, named *.safetensors"
             ) from None
-        if header["format"] != _FORMAT:
+        if written_in != _FORMAT:
             raise CaptioningError(
-                f"{path}: written in format {header['format']}, this version reads {_FORMAT}; update captioning"
+                f"{path}: written in format {written_in}, this version reads {_FORMAT}; update captioning"
             )
         with torch.device("meta"):  # nothing is drawn at random only to be thrown away
             encoder, decoder = Encoder(**header["encoder"]), Decoder(**header["decoder"])

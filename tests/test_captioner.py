@@ -97,7 +97,9 @@ def test_what_is_no_model_is_named(captioner: Captioner, photo: Path, tmp_path: 
     with safe_open(tmp_path / "new.safetensors", framework="pt") as file:
         header = json.loads(file.metadata()["captioning"])
     save_file({"x": torch.zeros(1)}, tmp_path / "new.safetensors", {"captioning": json.dumps({**header, "format": 99})})
+    save_file({"x": torch.zeros(1)}, tmp_path / "list.safetensors", {"captioning": "[]"})
     for name, message in (
+        ("list.safetensors", "not a captioning model"),
         ("none.safetensors", "no such model file"),
         (photo.name, "not a captioning model"),
         ("other.safetensors", "not a captioning model"),
