@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from captioning import overlay, search
+from captioning.attention import LookName, way_to_look
 from captioning.decoder import Decoder
 from captioning.encoders import Encoder
 from captioning.errors import CaptioningError
@@ -58,7 +59,9 @@ class Caption:
         return overlay.panels(open_image(self.picture), self.words, self.maps, self.window, panel_width)
 
 
-def describe_model(encoder: Encoder, decoder: Decoder, vocabulary: Vocabulary, maximum_length: int) -> dict[str, Any]:
+def describe_model(
+    encoder: Encoder, decoder: Decoder, vocabulary: Vocabulary, maximum_length: int, look: LookName | None
+) -> dict[str, Any]:
     """All of a model but its weights, in plain values: the header of the model file."""
     return {
         "format": _FORMAT,
@@ -67,12 +70,17 @@ def describe_model(encoder: Encoder, decoder: Decoder, vocabulary: Vocabulary, m
         "transform": dataclasses.asdict(encoder.transform),
         "vocabulary": vocabulary.words,
         "maximum_length": maximum_length,
+        "look": look,
     }
 
 
 def write_model(path: Path, header: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
-    """Write a model file: the header, and the tensors named ``encoder.…`` and ``decoder.…``."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    """Write a model file: the header, and of a state the tensors named ``encoder.…`` and ``decoder.…``."""
+    tensors = {
+        name: tensor.detach().cpu().contiguous()
+        for name, tensor in state.items()
+        if name.startswith(("encoder.", "decoder."))  # a baseline of hard attention is of use in training only
+    }
     unfinished = path.with_name(path.name + ".unfinished")
     save_file(tensors, unfinished, {_HEADER: json.dumps(header)})
     unfinished.replace(path)
@@ -85,19 +93,34 @@ class Captioner:
     >>> captioner("photo.jpg").text
     """
 
-    def __init__(self, encoder: Encoder, decoder: Decoder, vocabulary: Vocabulary, maximum_length: int = 40) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        decoder: Decoder,
+        vocabulary: Vocabulary,
+        maximum_length: int = 40,
+        look: LookName | None = None,
+        seed: int = 0,
+    ) -> None:
         self.encoder = encoder.eval()
         self.decoder = decoder.eval()
         self.vocabulary = vocabulary
         self.maximum_length = maximum_length
+        self.look = look
+        self.generator = torch.Generator(next(decoder.parameters()).device).manual_seed(seed)
 
     @classmethod
-    def load(cls, path: str | Path, device: str | None = None) -> "Captioner":
+    def load(
+        cls, path: str | Path, device: str | None = None, look: LookName | None = None, seed: int = 0
+    ) -> "Captioner":
         """Open a model file; no code in it is run.
 
         Args:
             path: a ``.safetensors`` file that training left behind.
             device: where to run; by default the GPU if there is one.
+            look: how hard attention looks: ``argmax`` at the likeliest place, ``sample`` at one drawn by chance,
+                ``expect`` at all of them by their chances; by default as the model was validated.
+            seed: of ``sample``.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
@@ -124,11 +147,12 @@ class Captioner:
         encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         transform = header["transform"]
         encoder.transform = Transform(**{**transform, "mean": tuple(transform["mean"]), "std": tuple(transform["std"])})
-        return cls(encoder, decoder, Vocabulary(header["vocabulary"]), header["maximum_length"])
+        vocabulary = Vocabulary(header["vocabulary"])
+        return cls(encoder, decoder, vocabulary, header["maximum_length"], look or header.get("look"), seed)
 
     def save(self, path: str | Path) -> None:
         """Write the model file."""
-        header = describe_model(self.encoder, self.decoder, self.vocabulary, self.maximum_length)
+        header = describe_model(self.encoder, self.decoder, self.vocabulary, self.maximum_length, self.look)
         parts = {"encoder": self.encoder, "decoder": self.decoder}
         state = {f"{name}.{key}": tensor for name, part in parts.items() for key, tensor in part.state_dict().items()}
         write_model(Path(path), header, state)
@@ -173,6 +197,8 @@ class Captioner:
         pixels = torch.stack([transform(image) for image in images])
         with torch.inference_mode():
             annotations = self.encoder(pixels.to(next(self.decoder.parameters()).device))
+        choose = way_to_look(self.look, self.generator)
+        captions = search.greedy(self.decoder, annotations, self.maximum_length, choose)
         return [
             Caption(
                 words=self.vocabulary.decode(found.words),
@@ -181,5 +207,5 @@ class Captioner:
                 picture=image,
                 window=transform.window(*image.size),
             )
-            for image, found in zip(images, search.greedy(self.decoder, annotations, self.maximum_length), strict=True)
+            for image, found in zip(images, captions, strict=True)
         ]

@@ -57,6 +57,13 @@ def _parser() -> argparse.ArgumentParser:
     caption.add_argument("--model", required=True, metavar="FILE", help="the .safetensors file of a training run")
     caption.add_argument("--json", action="store_true", help="print one JSON object per picture instead of text")
     caption.add_argument("--overlay", type=Path, metavar="DIR", help="write a PNG per picture: a map for every word")
+    caption.add_argument(
+        "--look",
+        choices=("expect", "argmax", "sample"),
+        help="how hard attention looks: at all places by their chances, at the likeliest, or at one drawn by chance "
+        "(default: as the model was validated)",
+    )
+    caption.add_argument("--seed", type=int, default=0, help="of --look sample (default 0)")
     caption.add_argument("--batch-size", type=int, default=16, metavar="N", help="pictures at a time (default 16)")
     caption.set_defaults(run=_caption)
 
@@ -97,7 +104,7 @@ def _caption(options: argparse.Namespace) -> None:
 
     from captioning.captioner import Captioner
 
-    captioner = Captioner.load(options.model)
+    captioner = Captioner.load(options.model, look=options.look, seed=options.seed)
     if options.overlay:
         _make_folder(options.overlay)
     overlays = _overlay_names(pictures)

@@ -12,7 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captioning.attention import Look, NeighbourName, Neighbours, ScoreName, SoftAttention, make_score
+from captioning.attention import (
+    AttentionName,
+    Choose,
+    HardAttention,
+    Look,
+    NeighbourName,
+    Neighbours,
+    ScoreName,
+    SoftAttention,
+    make_score,
+)
 from captioning.errors import CaptioningError
 from captioning.text import Vocabulary
 
@@ -39,7 +49,19 @@ class Reading(NamedTuple):
 
     logits: Tensor  # (N, V), N real words of the batch
     targets: Tensor  # (N,)
-    weights: Tensor  # (B, C, T, L), zero where a caption has ended
+    weights: Tensor  # (B, C, T, L), α, zero where a caption has ended
+    looks: "Looks | None"  # of hard attention
+
+
+class Looks(NamedTuple):
+    """How the words of a reading were looked up, and from where they could be looked up again."""
+
+    where: Tensor  # (N, 3), each word's picture, caption and step
+    log_chances: Tensor  # (N, L), log α
+    places: Tensor  # (N,), the one place looked at, -1 where all count
+    state: State  # (N, H), the state that looked
+    embedded: Tensor  # (N, E), the word before
+    annotations: Tensor  # (B, L, D), as the decoder reads them
 
 
 class Decoder(nn.Module):
@@ -52,6 +74,8 @@ class Decoder(nn.Module):
         embedding_size: E, width of a word's embedding.
         hidden_size: H, width of the LSTM.
         attention_size: A, width in which ``additive`` and ``scaled_dot`` compare places with the state.
+        attention: ``soft`` looks everywhere at once, ``hard`` at one place at a time.
+        temperature: of hard attention: α = softmax(score / temperature).
         score: how a place is scored against the state.
         wiring: ``paper`` attends with the last state, then steps; ``luong`` steps, then attends with the new state.
         gate: β, how much of the context is let in: ``none``, one ``scalar`` as in the paper, or a ``vector``.
@@ -67,6 +91,8 @@ class Decoder(nn.Module):
         embedding_size: int = 256,
         hidden_size: int = 512,
         attention_size: int = 256,
+        attention: AttentionName = "soft",
+        temperature: float = 1.0,
         score: ScoreName = "additive",
         wiring: Wiring = "paper",
         gate: Gate = "scalar",
@@ -74,6 +100,8 @@ class Decoder(nn.Module):
         dropout: float = 0.3,
     ) -> None:
         super().__init__()
+        if attention not in ("soft", "hard"):
+            raise CaptioningError(f"unknown attention '{attention}'; choose soft or hard")
         if wiring not in ("paper", "luong"):
             raise CaptioningError(f"unknown wiring '{wiring}'; choose paper or luong")
         if gate not in ("none", "scalar", "vector"):
@@ -85,6 +113,8 @@ class Decoder(nn.Module):
             "embedding_size": embedding_size,
             "hidden_size": hidden_size,
             "attention_size": attention_size,
+            "attention": attention,
+            "temperature": temperature,
             "score": score,
             "wiring": wiring,
             "gate": gate,
@@ -92,8 +122,10 @@ class Decoder(nn.Module):
             "dropout": dropout,
         }
         self.wiring = wiring
+        self.hard = attention == "hard"
         self.neighbours = nn.Identity() if neighbours == "none" else Neighbours(neighbours, annotation_size)
-        self.attention = SoftAttention(make_score(score, annotation_size, hidden_size, attention_size, places))
+        scores = make_score(score, annotation_size, hidden_size, attention_size, places)
+        self.attention = SoftAttention(scores) if attention == "soft" else HardAttention(scores, temperature)
         self.gate = None if gate == "none" else nn.Linear(hidden_size, 1 if gate == "scalar" else annotation_size)
         self.start_hidden = nn.Linear(annotation_size, hidden_size)
         self.start_cell = nn.Linear(annotation_size, hidden_size)
@@ -126,54 +158,90 @@ class Decoder(nn.Module):
         state = State(self.start_hidden(mean).tanh(), self.start_cell(mean).tanh())
         return Memory(annotations, self.attention.score.keys(annotations)), state
 
-    def step(self, words: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Look]:
+    def step(
+        self, words: Tensor, state: State, memory: Memory, choose: Choose | None = None
+    ) -> tuple[Tensor, State, Look]:
         """The last words (B, C) → log-probabilities (B, C, V) of the next, the new state, and where it looked."""
         embedded = self.embedding(words)  # (B, C, E)
-        state, look = self.advance(self.word_gates(embedded), state, memory)
+        state, look = self.advance(self.word_gates(embedded), state, memory, choose)
         return self.logits(embedded, state.hidden, look.context).log_softmax(dim=-1), state, look
 
-    def forward(self, annotations: Tensor, words: Tensor, lengths: Tensor) -> Reading:
+    def forward(self, annotations: Tensor, words: Tensor, lengths: Tensor, choose: Choose | None = None) -> Reading:
         """Read captions by teacher forcing.
 
         Args:
             annotations: (B, L, D).
             words: (B, C, T+1) ids from the start mark to the end mark, padded after it.
             lengths: (B, C) **on the CPU**: words to be said of each caption, end mark included; 0 for no caption.
+            choose: how hard attention looks.
         """
         memory, state = self.start(annotations)
+        annotations = memory.annotations  # by now they may know their neighbours
         pictures, captions, steps = words.shape[0], words.shape[1], int(lengths.max())
         embedded = self.embedding(words[..., :steps])  # (B, C, T, E)
         # All steps in one product; unbound once, since the gradient of a slice is as large as what it was cut from.
         word_gates = self.word_gates(embedded).unbind(2)  # T × (B, C, 4H)
         state = State(*(part.expand(-1, captions, -1) for part in state))
 
-        said, seen, weights = [], [], []
+        taken: list[list[Tensor]] = []
         for gates, (some_pictures, some_captions) in zip(word_gates, _running(lengths), strict=True):
             if state.hidden.shape[:2] != (some_pictures, some_captions):
                 state = State(*(part[:some_pictures, :some_captions] for part in state))
                 memory = Memory(*(part[:some_pictures] for part in memory))
-            state, look = self.advance(gates[:some_pictures, :some_captions], state, memory)
+            before = state
+            state, look = self.advance(gates[:some_pictures, :some_captions], before, memory, choose)
+            parts = [state.hidden, look.context, look.weights]
+            if self.hard:
+                looking = before if self.wiring == "paper" else state
+                parts += [look.scores, look.places[..., None], looking.hidden, looking.cell]
             ended = (0, 0, 0, captions - some_captions, 0, pictures - some_pictures)
-            said.append(F.pad(state.hidden, ended))
-            seen.append(F.pad(look.context, ended))
-            weights.append(F.pad(look.weights, ended))
+            taken.append([F.pad(part, ended) for part in parts])
 
+        said, seen, weights, *looked = (torch.stack(part, 2) for part in zip(*taken, strict=True))  # (B, C, T, ·)
         is_word = torch.arange(steps) < lengths[..., None]  # (B, C, T)
         # The index is found on the CPU: a mask on the GPU would make it wait for the count.
         real = is_word.flatten().nonzero().squeeze(1).to(words.device)
-        rows = (torch.stack(said, 2), torch.stack(seen, 2))
-        hidden, context = (row.flatten(0, 2)[real] for row in rows)
-        logits = self.logits(embedded.flatten(0, 2)[real], hidden, context)  # one product over the real words
+        embedded, said, seen = (part.flatten(0, 2)[real] for part in (embedded, said, seen))  # (N, ·)
+        logits = self.logits(embedded, said, seen)  # one product over the real words
         targets = words[..., 1 : steps + 1].flatten()[real]
-        return Reading(logits, targets, torch.stack(weights, 2) * is_word[..., None].to(words.device))
+        looks = None
+        if self.hard:
+            weights = looked[0].softmax(dim=-1)
+            scores, places, hidden, cell = (part.flatten(0, 2)[real] for part in looked)
+            where = is_word.nonzero().to(words.device)
+            looks = Looks(
+                where, scores.log_softmax(dim=-1), places.squeeze(1), State(hidden, cell), embedded, annotations
+            )
+        return Reading(logits, targets, weights * is_word[..., None].to(words.device), looks)
 
-    def advance(self, word_gates: Tensor, state: State, memory: Memory) -> tuple[State, Look]:
+    def elsewhere(self, looks: Looks, places: Tensor) -> Tensor:
+        """What the words of a reading would have been, had they been looked up at other places.
+
+        Args:
+            looks: of the reading.
+            places: (N, K), K places for each of its words; each word alone is looked up there, not those before it.
+
+        Returns:
+            logits (N, K, V).
+        """
+        state = State(*(part[:, None] for part in looks.state))  # (N, 1, H)
+        context = looks.annotations[looks.where[:, :1], places]  # (N, K, D)
+        context = self._let_in(state.hidden, context)
+        embedded = looks.embedded[:, None]  # (N, 1, E)
+        hidden = state.hidden
+        if self.wiring == "paper":
+            hidden = self._lstm(self.word_gates(embedded) + self.context_gates(context), state).hidden  # (N, K, H)
+        return self.logits(embedded, hidden.expand(-1, places.shape[1], -1), context)
+
+    def advance(
+        self, word_gates: Tensor, state: State, memory: Memory, choose: Choose | None = None
+    ) -> tuple[State, Look]:
         """One step of the LSTM and one look, the core that training and search share (eqs 1-3)."""
         if self.wiring == "paper":
-            look = self._look(state.hidden, memory)
+            look = self._look(state.hidden, memory, choose)
             return self._lstm(word_gates + self.context_gates(look.context), state), look
         state = self._lstm(word_gates, state)
-        return state, self._look(state.hidden, memory)
+        return state, self._look(state.hidden, memory, choose)
 
     def logits(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """Deep output (eq. 7): L_o tanh(E y + L_h h + L_z z); Luong: W tanh(W_c [z; h])."""
@@ -184,11 +252,12 @@ class Decoder(nn.Module):
             mixed = self.combine(torch.cat((context, hidden), dim=-1))
         return self.output(self.dropout(mixed.tanh()))
 
-    def _look(self, hidden: Tensor, memory: Memory) -> Look:
-        look = self.attention(hidden, memory.keys, memory.annotations)
-        if self.gate is None:
-            return look
-        return look._replace(context=self.gate(hidden).sigmoid() * look.context)
+    def _look(self, hidden: Tensor, memory: Memory, choose: Choose | None) -> Look:
+        look = self.attention(hidden, memory.keys, memory.annotations, choose)
+        return look._replace(context=self._let_in(hidden, look.context))
+
+    def _let_in(self, hidden: Tensor, context: Tensor) -> Tensor:
+        return context if self.gate is None else self.gate(hidden).sigmoid() * context  # β
 
     def _lstm(self, input_gates: Tensor, state: State) -> State:
         gates = input_gates + self.state_gates(state.hidden)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from captioning.attention import Choose
 from captioning.decoder import Decoder
 from captioning.text import Vocabulary
 
@@ -21,14 +22,16 @@ class Found(NamedTuple):
 
 
 @torch.no_grad()
-def greedy(decoder: Decoder, annotations: Tensor, maximum_length: int = 40) -> list[Found]:
-    """The likeliest word at each step, for each of the pictures (B, L, D)."""
+def greedy(
+    decoder: Decoder, annotations: Tensor, maximum_length: int = 40, choose: Choose | None = None
+) -> list[Found]:
+    """The likeliest word at each step, for each of the pictures (B, L, D); ``choose`` is how hard attention looks."""
     memory, state = decoder.start(annotations)
     words = torch.full((len(annotations), 1), Vocabulary.START, device=annotations.device)  # (B, C = 1)
     ended = torch.zeros_like(words, dtype=torch.bool)
     chosen, chances, weights = [], [], []
     for step in range(maximum_length):
-        log_probabilities, state, look = decoder.step(words, state, memory)
+        log_probabilities, state, look = decoder.step(words, state, memory, choose)
         sayable = log_probabilities.clone()
         sayable[..., _UNSAYABLE] = -torch.inf
         if step == 0:

@@ -33,7 +33,7 @@ def test_path_bytes_image_and_list_are_the_same(captioner: Captioner, photo: Pat
         pictures = [photo, photo.read_bytes(), image.copy()]
     for caption in (*(captioner(picture) for picture in pictures), *captioner(pictures)):
         assert caption.text == expected.text
-        np.testing.assert_allclose(caption.maps, expected.maps, atol=1e-6)
+        np.testing.assert_allclose(caption.maps, expected.maps, rtol=1e-4, atol=1e-6)  # a batch of three, or of one
     assert captioner([]) == []
 
 

@@ -95,7 +95,8 @@ class Counting(nn.Module):
     def step(self, words: torch.Tensor, state: State, memory: Memory) -> tuple[torch.Tensor, State, Look]:
         following = {Vocabulary.START: 4, 4: 5, 5: Vocabulary.END, Vocabulary.END: Vocabulary.END}
         chosen = torch.tensor([[following[int(word)] for word in row] for row in words])
-        look = Look(memory.annotations[:, :1], torch.full((len(words), 1, 2), 0.5))
+        weights = torch.full((len(words), 1, 2), 0.5)
+        look = Look(memory.annotations[:, :1], weights, weights.log(), torch.full((len(words), 1), -1))
         return F.one_hot(chosen, 6).float().log(), state, look
 
 

@@ -7,7 +7,7 @@ import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
-from captioning import losses, metrics, search
+from captioning import attention, losses, metrics, search
 from captioning.captioner import describe_model
 from captioning.datasets.scenes import Scene
 from captioning.decoder import Decoder
@@ -29,6 +29,15 @@ class CaptioningModule(pl.LightningModule):
         fit: how a photo that is not square is made so.
         train_encoder: train the encoder too; else it is frozen.
         doubly_stochastic: λ, weight of the term that asks each place to be looked at once in all.
+        estimator: how the gradient of hard attention is estimated: ``reinforce`` (the paper's), ``leave_one_out``,
+            ``learned``, ``gumbel`` or ``top_k``. This and the six settings below are of ``attention: hard`` only.
+        samples: how often each caption's places are sampled; 0 takes the estimator's own number.
+        candidates: how many places ``top_k`` sums over.
+        reward_weight: λ_r, weight of the score-function term; 1 follows the gradient of the bound.
+        entropy_weight: λ_e, weight of the entropy of the maps.
+        expected: share of training pictures whose sampled places are replaced by their expectation.
+        coin: that share is drawn for each ``picture`` (the paper) or each ``batch`` (its authors' code).
+        look: how a hard model looks when it captions: ``argmax``, ``sample`` or ``expect``; by itself by ``argmax``.
         maximum_length: words after which a generated caption is cut.
         optimizer: any of torch's.
         lr_scheduler: any of torch's, stepped each epoch, or WarmupCosine, stepped each batch.
@@ -44,13 +53,21 @@ class CaptioningModule(pl.LightningModule):
         fit: Fit = "stretch",
         train_encoder: bool = False,
         doubly_stochastic: float = 1.0,
+        estimator: str = "reinforce",
+        samples: int = 0,
+        candidates: int = 4,
+        reward_weight: float = 1.0,
+        entropy_weight: float = 0.0,
+        expected: float = 0.5,
+        coin: losses.Coin = "picture",
+        look: attention.LookName | None = None,
         maximum_length: int = 40,
         optimizer: OptimizerCallable = torch.optim.AdamW,
         lr_scheduler: LRSchedulerCallable | None = None,
         **decoder: Any,
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore=["vocabulary", "optimizer", "lr_scheduler"])
+        self.save_hyperparameters(ignore=["vocabulary", "optimizer", "lr_scheduler", "look"])
         self.vocabulary = Vocabulary(vocabulary)
         self.encoder = Encoder(encoder, weights, image_size, fit, frozen=not train_encoder)
         rows, columns = self.encoder.grid
@@ -58,13 +75,21 @@ class CaptioningModule(pl.LightningModule):
             vocabulary_size=len(vocabulary), annotation_size=self.encoder.width, places=rows * columns, **decoder
         )
         self.doubly_stochastic = doubly_stochastic
+        self.hard = None
+        if self.decoder.hard:
+            size = self.decoder.state_gates.in_features
+            self.hard = losses.HardLoss(
+                estimator, size, samples, candidates, reward_weight, entropy_weight, expected, coin
+            )
+        self.look = look
         self.maximum_length = maximum_length
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
         self._evaluated: list[tuple[Batch, list[search.Found]]] = []
 
     def training_step(self, batch: Batch) -> Tensor:
-        loss, parts = self._loss(batch, self.encoder(batch.pixels))
+        annotations = self.encoder(batch.pixels)
+        loss, parts = self._hard_loss(self.hard, batch, annotations) if self.hard else self._loss(batch, annotations)
         self.log_dict({f"train/{name}": part for name, part in parts.items()})
         self.log("train/loss", loss, prog_bar=True)
         return loss
@@ -83,7 +108,7 @@ class CaptioningModule(pl.LightningModule):
 
     def predict_step(self, batch: Batch) -> list[tuple[str, str]]:
         """(file, caption) of each picture."""
-        found = search.greedy(self.decoder, self.encoder(batch.pixels), self.maximum_length)
+        found = self._caption(self.encoder(batch.pixels))
         return [
             (str(record.image), " ".join(self.vocabulary.decode(one.words)))
             for record, one in zip(batch.records, found, strict=True)
@@ -105,10 +130,12 @@ class CaptioningModule(pl.LightningModule):
                 schedule.plan(int(self.trainer.estimated_stepping_batches))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["captioner"] = describe_model(self.encoder, self.decoder, self.vocabulary, self.maximum_length)
+        checkpoint["captioner"] = describe_model(
+            self.encoder, self.decoder, self.vocabulary, self.maximum_length, self.look
+        )
 
     def _loss(self, batch: Batch, annotations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        reading = self.decoder(annotations, batch.words, batch.lengths)
+        reading = self.decoder(annotations, batch.words, batch.lengths, self._choose())
         captions = int((batch.lengths > 0).sum())
         weights = reading.weights if self.doubly_stochastic else reading.weights.detach()  # spares its backward pass
         parts = {
@@ -117,11 +144,45 @@ class CaptioningModule(pl.LightningModule):
         }
         return parts["likelihood"] + self.doubly_stochastic * parts["doubly_stochastic"], parts
 
+    def _hard_loss(self, hard: losses.HardLoss, batch: Batch, annotations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        generator = self._generator()
+        expected = hard.toss(len(annotations), generator)
+        words, lengths = (part.repeat_interleave(hard.samples, dim=1) for part in (batch.words, batch.lengths))
+        reading = self.decoder(annotations, words, lengths, hard.choose(expected, generator))
+        captions = int((batch.lengths > 0).sum())
+        parts = hard(losses.Sampled.of(reading, hard.samples, self.decoder.elsewhere), captions)
+        spread = losses.doubly_stochastic(reading.weights, captions * hard.samples)
+        logged = {
+            "likelihood": -parts.reward,
+            "doubly_stochastic": spread,
+            "reward": parts.reward,
+            "baseline": parts.baseline,
+            "entropy": parts.entropy,
+            "expected": expected.float().mean(),
+        }
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set where mypy does not see it
+        if (self.trainer.global_step + 1) % every == 0:  # only where it is logged: it takes a backward pass of its own
+            parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+            term = hard.reward_weight * parts.score
+            gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+            logged["score_gradient"] = torch.nn.utils.get_total_norm([one for one in gradients if one is not None])
+        return parts.total + self.doubly_stochastic * spread, logged
+
     def _evaluate(self, batch: Batch, stage: str) -> None:
         annotations = self.encoder(batch.pixels)
         loss, _ = self._loss(batch, annotations)
         self.log(f"{stage}/loss", loss, batch_size=int((batch.lengths > 0).sum()), sync_dist=True)
-        self._evaluated.append((batch, search.greedy(self.decoder, annotations, self.maximum_length)))
+        self._evaluated.append((batch, self._caption(annotations)))
+
+    def _caption(self, annotations: Tensor) -> list[search.Found]:
+        return search.greedy(self.decoder, annotations, self.maximum_length, self._choose())
+
+    def _choose(self) -> attention.Choose | None:
+        return attention.way_to_look(self.look, self._generator())
+
+    def _generator(self) -> torch.Generator:
+        """Randomness of its own for the places, begun from the step's seed."""
+        return torch.Generator(self.device).manual_seed(int(torch.randint(2**62, ())))
 
     def _score(self, stage: str) -> None:
         """Corpus-level scores of all that was generated, on drawn scenes with truth and pointing."""
