@@ -2,12 +2,13 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint format constraints clean help
+.PHONY: demo test test-slow bench-estimators lint format constraints clean help
 
 help:
 	@echo "make demo         train on drawn scenes, caption new ones, leave overlays in demo/overlays/"
 	@echo "make test         format, lint, types and tests"
 	@echo "make test-slow    the checks that train for minutes"
+	@echo "make bench-estimators  bias and variance of hard attention's estimators, and their plot in docs/"
 	@echo "make format       let ruff format and mend the code"
 	@echo "make constraints  pin the newest versions that the tests will run with"
 
@@ -31,6 +32,9 @@ test: .venv/installed lint
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow -s
+
+bench-estimators: .venv/installed
+	$(BIN)/python -m benchmarks.estimators
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

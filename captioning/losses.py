@@ -129,20 +129,20 @@ def top_k(sampled: Sampled, loss: "HardLoss") -> Estimate:
     Rao and Blackwell's way to less variance (Liu et al. 2019), applied to each step.
     """
     log_chances, places = sampled.log_chances.topk(min(loss.candidates, sampled.log_chances.shape[-1]))
-    chances = log_chances.exp() * sampled.is_word[..., None]  # (R, S, T, K)
+    chances = log_chances.exp()  # (R, S, T, K)
     rewards = sampled.elsewhere(places)
     expected = sampled.places < 0
-    # A sample among the K has been summed already.
-    beyond = ~expected & (places != sampled.places[..., None]).all(dim=-1)
-    usual = ((chances * rewards).sum(-1) / chances.sum(-1).clamp(min=1e-9)).detach()  # (R, S, T)
-    # Less what is usual: Σ_i α_i · usual does not change, but its parts, summed or sampled, are smaller.
-    direct = (chances * (rewards - usual[..., None])).sum(-1) + beyond * sampled.rewards
-    value = torch.where(expected, sampled.rewards, (chances * rewards).sum(-1) + beyond * sampled.rewards)
-    later = to_go(value) - value
+    beyond = ~expected & (places != sampled.places[..., None]).all(dim=-1)  # else it has been summed already
+    usual = (log_chances.detach().softmax(dim=-1) * rewards).sum(-1)  # (R, S, T)
+    # Σ_i α_i ∂ r_i: what a sample among the K would have given on average, else what the sample gave.
+    read = torch.where(beyond | expected, sampled.rewards, usual)
+    # Σ_i r_i ∂ α_i over the K; of the others by the sample. Less what is usual, whose Σ_i ∂ α_i is 0.
+    moved = (chances * (rewards - usual[..., None]).detach()).sum(-1).masked_fill(expected, 0.0)
+    later = to_go(read) - read
     return Estimate(
-        direct=torch.where(expected, sampled.rewards, direct),
+        direct=read + moved,
         returns=later + beyond * sampled.rewards,
-        baseline=of_the_others(later) + beyond * usual,
+        baseline=of_the_others(later) + beyond * usual.detach(),
     )
 
 
@@ -153,6 +153,7 @@ def to_go(rewards: Tensor) -> Tensor:
 
 def of_the_others(returns: Tensor) -> Tensor:
     """For each of the S samples (R, S, T) the mean of the others."""
+    returns = returns.detach()  # a baseline that has a gradient is taken for one that learns
     return (returns.sum(dim=1, keepdim=True) - returns) / (returns.shape[1] - 1)
 
 
@@ -261,15 +262,16 @@ class HardLoss(nn.Module):
             words_left = to_go(sampled.is_word).clamp(min=1)
             missed = (estimate.returns.detach() - estimate.baseline) / words_left * one_place
             total = total + missed.square().sum() / count
-        if self.training:
-            self._follow(whole, one_place[..., 0])
-        return HardParts(
+        parts = HardParts(
             total=total,
             score=score,
             reward=whole.sum() / count,
             baseline=estimate.baseline.detach()[..., 0].sum() / count,
             entropy=entropies.detach().sum() / sampled.is_word.sum(),
         )
+        if self.training:
+            self._follow(whole, one_place[..., 0])
+        return parts
 
     @torch.no_grad()
     def _follow(self, whole: Tensor, by_one_place: Tensor) -> None:

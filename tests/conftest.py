@@ -45,10 +45,20 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def captioner() -> Captioner:
+    return make_captioner()
+
+
+@pytest.fixture
+def hard_captioner() -> Captioner:
+    return make_captioner(attention="hard")
+
+
+def make_captioner(**settings) -> Captioner:
     """Random weights, drawn wide enough that it says something."""
     torch.manual_seed(0)
     encoder = Encoder("tiny")
-    decoder = Decoder(len(WORDS) + 4, encoder.width, 64, embedding_size=16, hidden_size=32, attention_size=16)
+    sizes = {"embedding_size": 16, "hidden_size": 32, "attention_size": 16}
+    decoder = Decoder(len(WORDS) + 4, encoder.width, 64, **sizes, **settings)
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.normal_(std=0.5)

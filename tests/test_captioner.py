@@ -37,6 +37,36 @@ def test_path_bytes_image_and_list_are_the_same(captioner: Captioner, photo: Pat
     assert captioner([]) == []
 
 
+def test_a_hard_model_looks_at_one_place_and_a_model_file_keeps_how(
+    hard_captioner: Captioner, drawn: Path, tmp_path: Path
+) -> None:
+    pictures = sorted((drawn / "images").iterdir())[:20]
+    maps = {}
+    for look in ("argmax", "sample", "expect"):
+        hard_captioner.look = look
+        path = tmp_path / f"{look}.safetensors"
+        hard_captioner.save(path)
+        captions = Captioner.load(path)(pictures)
+        maps[look] = np.concatenate([caption.maps.reshape(-1, 64) for caption in captions])
+    for look in ("argmax", "sample"):
+        assert set(np.unique(maps[look])) == {0.0, 1.0}
+        assert (maps[look].sum(1) == 1).all()
+    assert len(np.unique(maps["expect"])) > 100
+
+
+def test_sampled_looks_follow_the_seed(hard_captioner: Captioner, drawn: Path, tmp_path: Path) -> None:
+    path = tmp_path / "hard.safetensors"
+    hard_captioner.save(path)
+    pictures = sorted((drawn / "images").iterdir())[:20]
+
+    def looked(seed: int) -> list[list[int]]:
+        captions = Captioner.load(path, look="sample", seed=seed)(pictures)
+        return [caption.maps.reshape(-1, 64).argmax(1).tolist() for caption in captions]
+
+    assert looked(0) == looked(0)
+    assert looked(0) != looked(1)
+
+
 def test_alone_and_in_a_batch_are_equal(captioner: Captioner, drawn: Path) -> None:
     pictures = sorted((drawn / "images").iterdir())[:20]
     together = captioner(pictures)

@@ -52,6 +52,27 @@ def test_files_folders_and_globs_each_picture_once(
     assert names == ["a.JPG", "b.png", "c.webp", "photo.jpg"]
 
 
+@pytest.mark.parametrize("look", ["expect", "argmax", "sample"])
+def test_a_hard_model_looks_as_told(
+    hard_captioner: Captioner, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], look: str
+) -> None:
+    path = tmp_path / "hard.safetensors"
+    hard_captioner.save(path)
+    images = str(drawn / "images")
+    arguments = ("caption", images, "--model", str(path), "--look", look, "--seed", "4", "--json")
+    code, out, _ = run(capsys, *arguments)
+    assert code == 0
+    captions = Captioner.load(path, look=look, seed=4)(sorted((drawn / "images").iterdir()))
+    assert [json.loads(line)["caption"] for line in out] == [caption.text for caption in captions]
+
+
+def test_a_soft_model_does_not_look_at_one_place(model: str, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "caption", str(photo), "--model", model, "--look", "argmax")
+    assert code == 2
+    assert len(err) == 1
+    assert "attention is soft" in err[0]
+
+
 def test_json(model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overlays = tmp_path / "new" / "overlays"
     code, out, _ = run(capsys, "caption", str(photo), "--model", model, "--json", "--overlay", str(overlays))

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from captioning import losses
-from captioning.decoder import Decoder, _running
+from captioning import attention, losses
+from captioning.attention import Choose, Look, look_at
+from captioning.decoder import Decoder, Memory, _running
 from captioning.errors import CaptioningError
 from captioning.text import Vocabulary
 
@@ -59,8 +60,15 @@ def textbook_score(decoder: Decoder, name: str, places: Tensor, hidden: Tensor) 
     raise AssertionError(name)
 
 
-def textbook_loss(decoder: Decoder, settings: dict, annotations: Tensor, words: Tensor, lengths: Tensor) -> Tensor:
-    """−log p(y|a) + Σ_i (1 − Σ_t α_ti)², a mean over captions."""
+def textbook_loss(
+    decoder: Decoder,
+    settings: dict,
+    annotations: Tensor,
+    words: Tensor,
+    lengths: Tensor,
+    places: Tensor | None = None,
+) -> Tensor:
+    """−log p(y|a) + Σ_i (1 − Σ_t α_ti)², a mean over captions; with places (B, C, T), at one of them for each word."""
     total, captions = torch.zeros(()), 0
     for picture, caption in itertools.product(range(words.shape[0]), range(words.shape[1])):
         length = int(lengths[picture, caption])
@@ -77,9 +85,14 @@ def textbook_loss(decoder: Decoder, settings: dict, annotations: Tensor, words: 
             embedded = decoder.embedding.weight[words[picture, caption, step]]
             gates = decoder.word_gates.weight @ embedded + decoder.word_gates.bias
 
-            def look(hidden: Tensor, a: Tensor = a) -> tuple[Tensor, Tensor]:
-                weights = F.softmax(textbook_score(decoder, settings["score"], a, hidden), dim=0)
-                context = sum(weight * place for weight, place in zip(weights, a, strict=True))  # a sum, not a mean
+            place = None if places is None else places[picture, caption, step]
+
+            def look(hidden: Tensor, a: Tensor = a, place: Tensor | None = place) -> tuple[Tensor, Tensor]:
+                scores = textbook_score(decoder, settings["score"], a, hidden)
+                weights = F.softmax(scores / settings.get("temperature", 1.0), dim=0)
+                context = sum(weight * vector for weight, vector in zip(weights, a, strict=True))  # a sum, not a mean
+                if place is not None:
+                    context = a[place]
                 if decoder.gate is not None:
                     context = torch.sigmoid(decoder.gate.weight @ hidden + decoder.gate.bias) * context
                 return context, weights
@@ -105,11 +118,23 @@ def textbook_loss(decoder: Decoder, settings: dict, annotations: Tensor, words: 
     return total / captions
 
 
-def fast_loss(decoder: Decoder, annotations: Tensor, words: Tensor, lengths: Tensor) -> Tensor:
-    reading = decoder(annotations, words, lengths)
+def fast_loss(
+    decoder: Decoder, annotations: Tensor, words: Tensor, lengths: Tensor, places: Tensor | None = None
+) -> Tensor:
+    reading = decoder(annotations, words, lengths, None if places is None else forced(places))
     captions = int((lengths > 0).sum())
     likelihood = losses.likelihood(reading.logits, reading.targets, captions)
     return likelihood + losses.doubly_stochastic(reading.weights, captions)
+
+
+def forced(places: Tensor) -> Choose:
+    """Looks at the places (B, C, T), step by step."""
+    steps = iter(places.unbind(-1))
+
+    def choose(scores: Tensor, annotations: Tensor) -> Look:
+        return look_at(next(steps)[: scores.shape[0], : scores.shape[1]], scores, annotations)
+
+    return choose
 
 
 @pytest.mark.parametrize("neighbours", ["none", "self_attention", "bidirectional_lstm"])
@@ -119,10 +144,23 @@ def fast_loss(decoder: Decoder, annotations: Tensor, words: Tensor, lengths: Ten
 def test_fast_loop_equals_textbook(score: str, wiring: str, gate: str, neighbours: str) -> None:
     settings = {"score": score, "wiring": wiring, "gate": gate, "neighbours": neighbours}
     decoder = make_decoder(**settings)
-    batch = make_batch([[3, 5, 2], [7, 1, 0], [4, 4, 4]])  # not in order of length, and one picture has fewer captions
+    assert_equals_textbook(decoder, settings)
 
+
+@pytest.mark.parametrize("wiring", ["paper", "luong"])
+@pytest.mark.parametrize("score", SCORES)
+def test_fast_loop_equals_textbook_at_single_places(score: str, wiring: str) -> None:
+    settings = {"score": score, "wiring": wiring, "attention": "hard", "temperature": 1.5}
+    places = torch.randint(PLACES, (3, 3, 7), generator=torch.Generator().manual_seed(2))
+    assert_equals_textbook(make_decoder(**settings), settings, places)
+
+
+def assert_equals_textbook(decoder: Decoder, settings: dict, places: Tensor | None = None) -> None:
+    batch = make_batch([[3, 5, 2], [7, 1, 0], [4, 4, 4]])  # not in order of length, and one picture has fewer captions
+    fast = fast_loss(decoder, *batch, places)
+    textbook = textbook_loss(decoder, settings, *batch, places)
     results = {}
-    for name, loss in (("fast", fast_loss(decoder, *batch)), ("textbook", textbook_loss(decoder, settings, *batch))):
+    for name, loss in (("fast", fast), ("textbook", textbook)):
         decoder.zero_grad()
         loss.backward()
         gradients = {
@@ -147,6 +185,75 @@ def test_steps_equal_teacher_forcing(wiring: str) -> None:
         expected = reading.logits.unflatten(0, (2, 1, 5))[:, :, step].log_softmax(-1)
         torch.testing.assert_close(log_probabilities, expected)
         torch.testing.assert_close(look.weights, reading.weights[:, :, step])
+
+
+@pytest.mark.parametrize("wiring", ["paper", "luong"])
+def test_hard_steps_equal_teacher_forcing(wiring: str) -> None:
+    decoder = make_decoder(wiring=wiring, attention="hard").eval()
+    annotations, words, lengths = make_batch([[5], [5]])
+    reading = decoder(annotations, words, lengths)  # by argmax
+    memory, state = decoder.start(annotations)
+    for step in range(5):
+        log_probabilities, state, look = decoder.step(words[..., step], state, memory)
+        torch.testing.assert_close(
+            log_probabilities, reading.logits.unflatten(0, (2, 1, 5))[:, :, step].log_softmax(-1)
+        )
+        torch.testing.assert_close(look.scores.softmax(-1), reading.weights[:, :, step])
+        assert torch.equal(look.places.flatten(), reading.looks.places.unflatten(0, (2, 5))[:, step])
+
+
+@pytest.mark.parametrize("neighbours", ["none", "self_attention"])
+@pytest.mark.parametrize("gate", ["none", "scalar", "vector"])
+@pytest.mark.parametrize("wiring", ["paper", "luong"])
+def test_elsewhere_is_what_the_word_would_have_been(wiring: str, gate: str, neighbours: str) -> None:
+    """The words before stay as they were looked up; only the word itself is looked up at another place."""
+    decoder = make_decoder(wiring=wiring, gate=gate, neighbours=neighbours, attention="hard").eval()
+    annotations, words, lengths = make_batch([[4, 3], [2, 4]])
+    places = torch.randint(PLACES, (2, 2, 4), generator=torch.Generator().manual_seed(3))
+    reading = decoder(annotations, words, lengths, forced(places))
+    others = torch.randint(PLACES, (len(reading.targets), 3), generator=torch.Generator().manual_seed(4))
+    found = decoder.elsewhere(reading.looks, others)
+    assert found.shape == (4 + 3 + 2 + 4, 3, WORDS)
+    for row, (picture, caption, step) in enumerate(reading.looks.where.tolist()):
+        for number, other in enumerate(others[row]):
+            changed = places.clone()
+            changed[picture, caption, step] = other
+            again = decoder(annotations, words, lengths, forced(changed))
+            torch.testing.assert_close(found[row, number], again.logits[row])
+
+
+@pytest.mark.parametrize("wiring", ["paper", "luong"])
+def test_hard_attention_is_not_a_soft_one_in_disguise(wiring: str) -> None:
+    """By argmax a change to a place that is not looked at changes no word's score; a soft look feels it."""
+    decoder = make_decoder(wiring=wiring, attention="hard").eval()
+    annotations, words, _ = make_batch([[5]])
+    _, start = decoder.start(annotations)  # made of the mean of all places, so it is held
+
+    def read(annotations: Tensor, choose: Choose = attention.argmax) -> tuple[list[Tensor], list[int]]:
+        memory = Memory(annotations, decoder.attention.score.keys(annotations))
+        state, said, looked = start, [], []
+        for step in range(5):
+            log_probabilities, state, look = decoder.step(words[..., step], state, memory, choose)
+            said.append(log_probabilities)
+            looked.append(int(look.weights.argmax()))
+        return said, looked
+
+    said, looked = read(annotations)
+    unseen = set(range(PLACES)) - set(looked)
+    assert unseen
+    changes = 0
+    for place in unseen:
+        for scale in (0.01, 0.1, -0.3):
+            changed = annotations.clone()
+            changed[:, place] += scale * torch.randn(WIDTH, generator=torch.Generator().manual_seed(place))
+            again, looked_again = read(changed)
+            if looked_again != looked:  # so large a change that the place is looked at now
+                continue
+            changes += 1
+            assert all(torch.equal(one, other) for one, other in zip(said, again, strict=True))
+            soft = zip(read(annotations, attention.expect)[0], read(changed, attention.expect)[0], strict=True)
+            assert not all(torch.equal(one, other) for one, other in soft), "the same change must reach a soft look"
+    assert changes >= len(unseen)
 
 
 def test_padding_changes_nothing() -> None:
@@ -201,6 +308,6 @@ def test_running_block_shrinks() -> None:
 def test_only_what_exists_can_be_chosen() -> None:
     with pytest.raises(CaptioningError, match="'dot' needs hidden_size 4 equal to the encoder's width 8"):
         Decoder(WORDS, WIDTH, PLACES, hidden_size=4, score="dot")
-    for setting in ({"wiring": "x"}, {"gate": "x"}, {"score": "x"}, {"neighbours": "x"}):
+    for setting in ({"wiring": "x"}, {"gate": "x"}, {"score": "x"}, {"neighbours": "x"}, {"attention": "x"}):
         with pytest.raises(CaptioningError, match=r"unknown .* 'x'; choose"):
             Decoder(WORDS, WIDTH, PLACES, hidden_size=WIDTH, **setting)

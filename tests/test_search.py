@@ -92,7 +92,7 @@ class Counting(nn.Module):
         zero = torch.zeros(len(annotations), 1, 1)
         return Memory(annotations, annotations), State(zero, zero)
 
-    def step(self, words: torch.Tensor, state: State, memory: Memory) -> tuple[torch.Tensor, State, Look]:
+    def step(self, words: torch.Tensor, state: State, memory: Memory, choose: None) -> tuple[torch.Tensor, State, Look]:
         following = {Vocabulary.START: 4, 4: 5, 5: Vocabulary.END, Vocabulary.END: Vocabulary.END}
         chosen = torch.tensor([[following[int(word)] for word in row] for row in words])
         weights = torch.full((len(words), 1, 2), 0.5)

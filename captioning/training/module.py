@@ -30,13 +30,14 @@ class CaptioningModule(pl.LightningModule):
         train_encoder: train the encoder too; else it is frozen.
         doubly_stochastic: λ, weight of the term that asks each place to be looked at once in all.
         estimator: how the gradient of hard attention is estimated: ``reinforce`` (the paper's), ``leave_one_out``,
-            ``learned``, ``gumbel`` or ``top_k``. This and the six settings below are of ``attention: hard`` only.
+            ``learned``, ``gumbel`` or ``top_k``. This and the seven settings below are of ``attention: hard`` only.
         samples: how often each caption's places are sampled; 0 takes the estimator's own number.
         candidates: how many places ``top_k`` sums over.
         reward_weight: λ_r, weight of the score-function term; 1 follows the gradient of the bound.
         entropy_weight: λ_e, weight of the entropy of the maps.
         expected: share of training pictures whose sampled places are replaced by their expectation.
         coin: that share is drawn for each ``picture`` (the paper) or each ``batch`` (its authors' code).
+        soft_start: share of the training, from its beginning, in which places are not sampled at all but expected.
         look: how a hard model looks when it captions: ``argmax``, ``sample`` or ``expect``; by itself by ``argmax``.
         maximum_length: words after which a generated caption is cut.
         optimizer: any of torch's.
@@ -60,6 +61,7 @@ class CaptioningModule(pl.LightningModule):
         entropy_weight: float = 0.0,
         expected: float = 0.5,
         coin: losses.Coin = "picture",
+        soft_start: float = 0.0,
         look: attention.LookName | None = None,
         maximum_length: int = 40,
         optimizer: OptimizerCallable = torch.optim.AdamW,
@@ -81,6 +83,7 @@ class CaptioningModule(pl.LightningModule):
             self.hard = losses.HardLoss(
                 estimator, size, samples, candidates, reward_weight, entropy_weight, expected, coin
             )
+        self.soft_start = soft_start
         self.look = look
         self.maximum_length = maximum_length
         self.optimizer = optimizer
@@ -89,7 +92,11 @@ class CaptioningModule(pl.LightningModule):
 
     def training_step(self, batch: Batch) -> Tensor:
         annotations = self.encoder(batch.pixels)
-        loss, parts = self._hard_loss(self.hard, batch, annotations) if self.hard else self._loss(batch, annotations)
+        starting = self.trainer.global_step < self.soft_start * self.trainer.estimated_stepping_batches
+        if self.hard is None or starting:
+            loss, parts = self._loss(batch, annotations, attention.expect)
+        else:
+            loss, parts = self._hard_loss(self.hard, batch, annotations)
         self.log_dict({f"train/{name}": part for name, part in parts.items()})
         self.log("train/loss", loss, prog_bar=True)
         return loss
@@ -134,8 +141,10 @@ class CaptioningModule(pl.LightningModule):
             self.encoder, self.decoder, self.vocabulary, self.maximum_length, self.look
         )
 
-    def _loss(self, batch: Batch, annotations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        reading = self.decoder(annotations, batch.words, batch.lengths, self._choose())
+    def _loss(
+        self, batch: Batch, annotations: Tensor, choose: attention.Choose | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        reading = self.decoder(annotations, batch.words, batch.lengths, choose)
         captions = int((batch.lengths > 0).sum())
         weights = reading.weights if self.doubly_stochastic else reading.weights.detach()  # spares its backward pass
         parts = {
@@ -170,7 +179,7 @@ class CaptioningModule(pl.LightningModule):
 
     def _evaluate(self, batch: Batch, stage: str) -> None:
         annotations = self.encoder(batch.pixels)
-        loss, _ = self._loss(batch, annotations)
+        loss, _ = self._loss(batch, annotations, self._choose())
         self.log(f"{stage}/loss", loss, batch_size=int((batch.lengths > 0).sum()), sync_dist=True)
         self._evaluated.append((batch, self._caption(annotations)))
 

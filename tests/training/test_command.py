@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,16 @@ def states(run: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, str]]]:
     [({"monitor": "val/loss"}, "epoch=0", 2), ({"every_n_train_steps": 2}, "step=8", 2)],  # six steps make an epoch
     ids=["between epochs", "within an epoch"],
 )
+@pytest.mark.parametrize("attention", ["soft", "hard"])
 def test_a_resumed_run_equals_an_uninterrupted_one(
-    config: Path, fit: Fit, kept: dict[str, Any], stopped_at: str, epochs_left: int
+    config: Path, fit: Fit, kept: dict[str, Any], stopped_at: str, epochs_left: int, attention: str
 ) -> None:
-    """Dropout, order, optimiser and schedule go on as if nothing had happened: weights are equal to the last bit."""
+    """Dropout, order, optimiser, schedule, sampled places and their baseline go on as if nothing had happened.
+
+    Weights are equal to the last bit.
+    """
     settings = yaml.safe_load(config.read_text())
+    settings["model"]["attention"] = attention
     every = {**kept, "save_top_k": -1, "filename": "{epoch}-{step}-"}
     callback = {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": every}
     settings["trainer"]["callbacks"].append(callback)
@@ -101,6 +107,19 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert scores_after == scores[-epochs_left:]
     for key, weight in weights.items():
         assert torch.equal(weight, weights_after[key]), key
+    assert ("hard.average" in weights) == (attention == "hard")
+
+
+def test_a_hard_model_is_tested_by_the_look_that_is_asked_for(fit: Fit, config: Path, capsys) -> None:
+    run = fit("--model.attention", "hard", "--model.look", "expect")
+    assert Captioner.load(run / "checkpoints" / "last.safetensors").look == "expect"
+    capsys.readouterr()
+    losses = {}
+    for look in ("expect", "argmax", "sample"):
+        arguments = ("--ckpt_path", str(run / "checkpoints" / "last.ckpt"), "--model.look", look)
+        main(["test", "--config", str(config), "--trainer.logger.init_args.version", f"by-{look}", *arguments])
+        losses[look] = re.search(r"test/loss\D+([\d.]+)", capsys.readouterr().out)[1]
+    assert len(set(losses.values())) == 3
 
 
 def test_the_config_of_a_run_repeats_it(fit: Fit) -> None:
@@ -128,6 +147,8 @@ def test_a_config_with_a_typo(config: Path, capsys: pytest.CaptureFixture[str]) 
     [
         (("--model.hiden_size", "4"), ("model.hiden_size", "did you mean 'model.hidden_size'?")),
         (("--model.score", "sum"), ("model.score", "additive", "sum")),
+        (("--model.attention", "hard", "--model.estimator", "x"), ("unknown estimator 'x'", "leave_one_out")),
+        (("--model.look", "argmax"), ("attention is soft", "expect")),
         (("--model.encoder", "vgg20"), ("unknown encoder 'vgg20'", "vgg19")),
         (("--data.root", "nowhere", "--data.scenes", "0"), ("nowhere", "no such folder", "data.root")),
         (("--data.scenes", "5"), ("holds another set", "data.root")),

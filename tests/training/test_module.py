@@ -1,5 +1,6 @@
 """The module and its data in a plain Trainer, without the command."""
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from captioning import Captioner, metrics
+from captioning import Captioner, losses, metrics
+from captioning.errors import CaptioningError
 from captioning.text import tokenise
 from captioning.training.data import CaptioningData
 from captioning.training.module import CaptioningModule
@@ -79,6 +81,72 @@ def test_learns(drawn: Path) -> None:
     trainer(max_epochs=6, limit_val_batches=0).fit(module, data)
     (after,) = trainer().validate(module, data, verbose=False)
     assert after["val/loss"] < 0.7 * before["val/loss"]
+
+
+LOGGED = {"likelihood", "reward", "baseline", "entropy", "expected", "score_gradient", "doubly_stochastic", "loss"}
+
+
+def train_hard(drawn: Path, seed: int = 0, **settings) -> tuple[CaptioningModule, dict[str, float]]:
+    module, data = make(drawn, attention="hard", score="scaled_dot", dropout=0.0, **settings)
+    training = trainer(max_steps=4, limit_val_batches=0, log_every_n_steps=2)
+    torch.manual_seed(seed)
+    training.fit(module, data)
+    return module, {name.removeprefix("train/"): float(value) for name, value in training.logged_metrics.items()}
+
+
+@pytest.mark.parametrize("estimator", losses.ESTIMATORS)
+def test_every_estimator_trains_and_logs(drawn: Path, estimator: str) -> None:
+    before, _ = make(drawn, attention="hard", score="scaled_dot")
+    module, logged = train_hard(drawn, estimator=estimator, entropy_weight=0.01)
+    assert logged.keys() == LOGGED
+    assert 0 < logged["entropy"] < math.log(64)
+    assert logged["reward"] == pytest.approx(-logged["likelihood"])
+    assert (logged["score_gradient"] > 0) == (estimator != "gumbel")  # whose gradient goes through the places
+    weights = before.state_dict()
+    moved = {name for name, value in module.state_dict().items() if not torch.equal(value, weights.get(name, value))}
+    assert {f"decoder.{name}" for name, _ in module.decoder.named_parameters()} <= moved
+
+
+@pytest.mark.parametrize(("expected", "share"), [(0.0, 0.0), (1.0, 1.0)])
+def test_the_share_of_expected_pictures_is_logged(drawn: Path, expected: float, share: float) -> None:
+    _, logged = train_hard(drawn, expected=expected)
+    assert logged["expected"] == share
+    assert (logged["score_gradient"] == 0) == (share == 1)
+
+
+def test_the_same_seed_gives_the_same_run(drawn: Path) -> None:
+    (first, _), (again, _), (other, _) = (train_hard(drawn, seed) for seed in (1, 1, 2))
+    states = [module.state_dict() for module in (first, again, other)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert not all(torch.equal(states[0][name], states[2][name]) for name in states[0]), "places are drawn by the seed"
+
+
+def test_a_soft_start_samples_no_places(drawn: Path) -> None:
+    """All of a training that starts softly is that of a soft model, to the last bit; half of it is not."""
+    soft, data = make(drawn, score="scaled_dot", dropout=0.0, doubly_stochastic=0.0)
+    trainer(max_steps=4, limit_val_batches=0).fit(soft, data)
+    whole, _ = train_hard(drawn, soft_start=1.0, doubly_stochastic=0.0)
+    half, _ = train_hard(drawn, soft_start=0.5, expected=0.0)
+    for name, weight in soft.state_dict().items():
+        assert torch.equal(whole.state_dict()[name], weight)
+    assert not torch.equal(half.decoder.output.weight, soft.decoder.output.weight)
+    assert whole.hard.average == 0
+    assert half.hard.average < 0
+
+
+def test_how_it_looks_is_chosen_by_one_word(drawn: Path) -> None:
+    results = {}
+    for look in (None, "argmax", "expect", "sample"):
+        module, data = make(drawn, attention="hard", look=look)
+        torch.manual_seed(5)
+        with torch.no_grad():
+            module.decoder.attention.score.score.weight.mul_(30)  # else all places are alike
+        (results[look],) = trainer().validate(module, data, verbose=False)
+    assert results[None] == results["argmax"]
+    assert len({scores["val/loss"] for scores in results.values()}) == 3
+    module, data = make(drawn, look="argmax")
+    with pytest.raises(CaptioningError, match="attention is soft"):
+        trainer().validate(module, data, verbose=False)
 
 
 def test_the_doubly_stochastic_term_pulls_looks_apart(drawn: Path) -> None:

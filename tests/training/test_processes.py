@@ -5,9 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_two_processes_train_together(config: Path, tmp_path: Path) -> None:
-    arguments = ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+
+@pytest.mark.parametrize(
+    "model", [[], ["--model.attention", "hard", "--model.estimator", "learned"]], ids=["soft", "hard"]
+)
+def test_two_processes_train_together(config: Path, tmp_path: Path, model: list[str]) -> None:
+    arguments = [*model, "--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
     command = [sys.executable, "-m", "captioning", "fit", "--config", str(config), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300)
     assert result.returncode == 0, result.stderr

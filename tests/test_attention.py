@@ -1,0 +1,114 @@
+import pytest
+import torch
+
+from captioning import attention
+from captioning.attention import HardAttention, Location, SoftAttention
+from captioning.errors import CaptioningError
+
+PLACES = 5
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def make(pictures: int = 2, captions: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores (B, C, L) and annotations (B, L, D)."""
+    generator = seeded(1)
+    scores = 2 * torch.randn(pictures, captions, PLACES, generator=generator)
+    return scores, torch.randn(pictures, PLACES, 4, generator=generator)
+
+
+def test_argmax_sees_the_likeliest_place_and_nothing_else() -> None:
+    scores, annotations = make()
+    look = attention.argmax(scores, annotations)
+    for picture in range(2):
+        for caption in range(3):
+            place = int(scores[picture, caption].argmax())
+            assert look.places[picture, caption] == place
+            assert torch.equal(look.context[picture, caption], annotations[picture, place])
+            assert look.weights[picture, caption].tolist() == [float(i == place) for i in range(PLACES)]
+
+
+def test_expectation_weighs_all_places() -> None:
+    scores, annotations = make()
+    look = attention.expect(scores, annotations)
+    torch.testing.assert_close(look.weights, scores.softmax(-1))
+    torch.testing.assert_close(look.context, torch.einsum("bcl,bld->bcd", scores.softmax(-1), annotations))
+    assert (look.places == -1).all()
+
+
+@pytest.mark.parametrize("choose", [attention.sample, attention.straight_through])
+def test_places_are_drawn_as_often_as_their_chances_say(choose) -> None:
+    scores, annotations = make(1, 1)
+    look = choose(scores.expand(1, 20_000, -1), annotations, seeded())
+    assert ((look.weights - 1).abs() < 1e-6).sum() == 20_000, "one place each time"
+    often = look.weights.mean((0, 1))
+    chances = scores.softmax(-1)[0, 0]
+    deviation = (chances * (1 - chances) / 20_000).sqrt()
+    assert ((often - chances).abs() < 4 * deviation).all()
+
+
+@pytest.mark.parametrize("choose", [attention.sample, attention.straight_through])
+def test_the_seed_decides(choose) -> None:
+    scores, annotations = make(4, 50)
+    first, again, other = (choose(scores, annotations, seeded(seed)).weights for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_straight_through_goes_back_through_a_softmax() -> None:
+    """Forwards the place that noise and scores choose, backwards the softmax of both."""
+    scores, annotations = make()
+    gumbel = -torch.empty_like(scores).exponential_(generator=seeded()).log()
+    by_hand, ours = scores.clone().requires_grad_(), scores.clone().requires_grad_()
+    look = attention.straight_through(ours, annotations, seeded())
+    assert torch.equal(look.weights.argmax(-1), (scores + gumbel).argmax(-1))
+    direction = torch.randn(look.context.shape, generator=seeded(2))
+    (look.context * direction).sum().backward()
+    ((by_hand + gumbel).softmax(-1) @ annotations * direction).sum().backward()
+    torch.testing.assert_close(ours.grad, by_hand.grad)
+
+
+def test_the_coin_decides_for_all_captions_of_a_picture() -> None:
+    scores, annotations = make(3, 4)
+    coins = torch.tensor([True, False, True])
+    look = attention.expect_where(scores, annotations, coins, attention.argmax)
+    soft, hard = attention.expect(scores, annotations), attention.argmax(scores, annotations)
+    for picture, coin in enumerate(coins):
+        for got, if_heads, if_tails in zip(look, soft, hard, strict=True):
+            assert torch.equal(got[picture], (if_heads if coin else if_tails)[picture])
+
+
+def test_temperature_flattens_the_chances() -> None:
+    hidden, annotations = torch.randn(2, 3, 7), torch.randn(2, PLACES, 4)
+    score = Location(7, PLACES)
+    for temperature in (0.5, 1.0, 4.0):
+        look = HardAttention(score, temperature)(hidden, annotations, annotations, attention.expect)
+        torch.testing.assert_close(look.weights, (score(hidden, annotations) / temperature).softmax(-1))
+    with pytest.raises(CaptioningError, match="temperature 0"):
+        HardAttention(score, 0)
+
+
+def test_hard_looks_at_the_likeliest_place_unless_told() -> None:
+    hidden, annotations = torch.randn(2, 3, 7), torch.randn(2, PLACES, 4)
+    hard = HardAttention(Location(7, PLACES), 1.0)
+    by_itself, told = (hard(hidden, annotations, annotations, choose) for choose in (None, attention.argmax))
+    assert torch.equal(by_itself.context, told.context)
+    assert torch.equal(by_itself.places, told.places)
+
+
+def test_soft_can_only_expect() -> None:
+    hidden, annotations = torch.randn(2, 3, 7), torch.randn(2, PLACES, 4)
+    soft = SoftAttention(Location(7, PLACES))
+    assert torch.equal(
+        soft(hidden, annotations, annotations).context, soft(hidden, annotations, annotations, attention.expect).context
+    )
+    with pytest.raises(CaptioningError, match="attention is soft"):
+        soft(hidden, annotations, annotations, attention.argmax)
+
+
+def test_a_look_must_exist() -> None:
+    assert attention.way_to_look(None, seeded()) is None
+    with pytest.raises(CaptioningError, match="unknown look 'x'; choose"):
+        attention.way_to_look("x", seeded())
