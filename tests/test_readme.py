@@ -28,7 +28,8 @@ def test_commands_and_python(
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
     monkeypatch.chdir(tmp_path)
     commands = [shlex.split(line) for block in blocks("sh") for line in block.splitlines()]
-    assert [command[1] for command in commands] == ["shapes", "fit", "test", "caption", "caption", "predict"]
+    subcommands = [command[1] for command in commands]
+    assert subcommands == ["shapes", "fit", "test", "caption", "caption", "fit", "test", "caption", "predict"]
     for program, subcommand, *arguments in commands:
         assert program == "captioning"
         main([subcommand, *arguments, *SHORT.get(subcommand, [])])
