@@ -4,9 +4,10 @@ import argparse
 import glob
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from captioning import __version__
 from captioning.errors import CaptioningError
@@ -22,6 +23,7 @@ _TRAINING = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; bad input ends in one line on stderr and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    warnings.showwarning = _warn
     try:
         if arguments and arguments[0] in _TRAINING:
             from captioning.training.command import run
@@ -37,6 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         sys.stderr.close()
         sys.exit(0)
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """In one line, as errors are; where in the code it came up is of no use to who runs a command."""
+    print(f"captioning: warning: {message}", file=file or sys.stderr)
 
 
 def _fail(error: CaptioningError) -> NoReturn:
@@ -77,6 +91,15 @@ def _parser() -> argparse.ArgumentParser:
     shapes.add_argument("--seed", type=int, default=0, help="the same seed draws the same scenes (default 0)")
     shapes.set_defaults(run=_shapes)
 
+    data = commands.add_parser(
+        "data",
+        help="say what is in a set of captioned pictures",
+        description="Say what is in a set of captioned pictures, in any of the layouts of data/README.md: pictures, "
+        "captions, splits, lengths, how much a vocabulary covers, and which pictures cannot be opened.",
+    )
+    data.add_argument("path", type=Path, metavar="PATH", help="its folder, or a CSV, TSV or JSONL file of captions")
+    data.set_defaults(run=_data)
+
     for name, text in _TRAINING.items():
         commands.add_parser(name, help=f"{text} ('captioning {name} --help' for its options)", add_help=False)
     return parser
@@ -87,6 +110,20 @@ def _shapes(options: argparse.Namespace) -> None:
 
     shapes.write(options.folder, options.images, options.seed)
     print(f"{options.images} scenes in {options.folder}; captions in {options.folder / 'dataset.json'}")
+
+
+def _data(options: argparse.Namespace) -> None:
+    from captioning import datasets
+    from captioning.datasets.summary import summarise, unreadable
+
+    records = datasets.read(datasets.locate(options.path))
+    print(summarise(records), flush=True)
+    bad = unreadable(records)
+    for error in bad:
+        print(error)
+    print(f"\n{len(bad)} of {len(records)} pictures cannot be opened")
+    if bad:
+        sys.exit(2)
 
 
 def _caption(options: argparse.Namespace) -> None:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from captioning.datasets import karpathy, shapes
+from captioning import datasets
+from captioning.datasets import shapes
 from captioning.datasets.records import Record
 from captioning.errors import CaptioningError
 from captioning.images import Transform, open_image
@@ -185,7 +186,7 @@ class CaptioningData(pl.LightningDataModule):
     """A folder of captioned pictures, its vocabulary, and its loaders.
 
     Args:
-        root: the folder, in Karpathy's layout (see data/README.md).
+        root: the folder, in any of the layouts of data/README.md, or its name below ``$CAPTIONING_DATA``.
         scenes: draw this many scenes into ``root`` if it does not exist; 0 for pictures of your own.
         seed: of drawn scenes and of the order of training.
         batch_size: pictures in a batch; each brings all its captions.
@@ -210,7 +211,7 @@ class CaptioningData(pl.LightningDataModule):
         workers: int = 0,
     ) -> None:
         super().__init__()
-        self.root = Path(root)
+        self.root = datasets.locate(Path(root))
         self.scenes = scenes
         self.seed = seed
         self.batch_size = batch_size
@@ -224,7 +225,7 @@ class CaptioningData(pl.LightningDataModule):
     def records(self) -> list[Record]:
         if self.scenes:
             shapes.ensure(self.root, self.scenes, self.seed)
-        return karpathy.read(self.root)
+        return datasets.read(self.root)
 
     @functools.cached_property
     def vocabulary(self) -> list[str]:
