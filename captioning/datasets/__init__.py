@@ -20,9 +20,7 @@ def locate(root: Path) -> Path:
 def read(root: Path) -> list[Record]:
     """The records of a folder (or of a file of captions), whichever of the layouts it has."""
     if not root.exists():
-        raise CaptioningError(
-            f"{root}: no such folder of captioned pictures; check data.root, or set CAPTIONING_DATA to the folder of your sets"
-        )
+        raise CaptioningError(f"{root}: no such folder of captioned pictures; check data.root and CAPTIONING_DATA")
     for source in SOURCES:
         if source.is_here(root):
             return source.read(root)
