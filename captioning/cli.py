@@ -17,6 +17,7 @@ _TRAINING = {
     "validate": "measure a checkpoint on the validation split",
     "test": "measure a checkpoint on the test split",
     "predict": "caption the test split with a checkpoint, into a JSONL file",
+    "features": "fill the feature cache of a config; 'fit' does so by itself",
 }
 
 

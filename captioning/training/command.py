@@ -34,11 +34,14 @@ class CaptioningCLI(LightningCLI):
         parser.link_arguments("data.vocabulary", "model.vocabulary", apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        lightnings_own = args[0] != "features"
         try:
-            self.config = parser.parse_args(args)
+            self.config = parser.parse_args(args if lightnings_own else args[1:])
         except CaptioningError as error:
-            raise CaptioningError(_explain(str(error), args, self._subcommand_parsers[args[0]])) from None
-        self._take_over_checkpoint(self.config.subcommand, self.config[self.config.subcommand])
+            of_subcommand = self._subcommand_parsers[args[0]] if lightnings_own else parser
+            raise CaptioningError(_explain(str(error), args, of_subcommand)) from None
+        if lightnings_own:
+            self._take_over_checkpoint(self.config.subcommand, self.config[self.config.subcommand])
 
     @staticmethod
     def _take_over_checkpoint(subcommand: str, config: Any) -> None:
@@ -91,9 +94,10 @@ def _short(path: str | Path) -> Path:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run one of the four subcommands."""
+    """Run ``features`` or one of Lightning's four subcommands."""
     _silence()
-    CaptioningCLI(
+    lightnings_own = arguments[0] != "features"
+    cli = CaptioningCLI(
         CaptioningModule,
         CaptioningData,
         save_config_callback=SaveTrainingConfig,
@@ -108,8 +112,14 @@ def run(arguments: Sequence[str]) -> None:
         },
         auto_configure_optimizers=False,
         load_from_checkpoint_support=False,  # the module keeps its own settings, in plain values
+        run=lightnings_own,
         args=list(arguments),
     )
+    if not lightnings_own:
+        cached = cli.datamodule.cache(cli.model.encoder, cli.trainer.strategy.root_device)
+        if cached is None:
+            raise CaptioningError("a trained encoder has no lasting features: set model.train_encoder to false")
+        print(f"features of {len(cached)} pictures: {_short(cached.folder)}")
 
 
 def _silence() -> None:

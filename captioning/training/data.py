@@ -12,18 +12,23 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from captioning import datasets
-from captioning.datasets import shapes
+from captioning.datasets import features, shapes
+from captioning.datasets.features import Features
 from captioning.datasets.records import Record
+from captioning.encoders import Encoder
 from captioning.errors import CaptioningError
 from captioning.images import Transform, open_image
 from captioning.text import Vocabulary, tokenise
 
+SIDES = frozenset(("left", "right", "leftmost", "rightmost", "lefthand", "righthand"))
+
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """B pictures with up to C captions each."""
+    """B pictures with up to C captions each, the pictures as pixels or, from the feature cache, as annotations."""
 
-    pixels: Tensor  # (B, 3, size, size)
+    pixels: Tensor | None  # (B, 3, size, size)
+    annotations: Tensor | None  # (B, L, D) in float16
     words: Tensor  # (B, C, T+1): start mark, words, end mark, padding
     lengths: (
         Tensor  # (B, C), always on the CPU: words to be said, end mark included; 0 where a picture has fewer than C
@@ -31,18 +36,39 @@ class Batch:
     records: Sequence[Record]
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
-        pixels, words = (part.to(device, non_blocking=non_blocking) for part in (self.pixels, self.words))
-        return dataclasses.replace(self, pixels=pixels, words=words)
+        pixels, annotations = (
+            None if part is None else part.to(device, non_blocking=non_blocking)
+            for part in (self.pixels, self.annotations)
+        )
+        words = self.words.to(device, non_blocking=non_blocking)
+        return dataclasses.replace(self, pixels=pixels, annotations=annotations, words=words)
 
 
 class CaptionedPictures(Dataset[Batch]):
-    """Records of one split, fetched a batch at a time; with ``in_memory`` each picture is opened only once."""
+    """Records of one split, fetched a batch at a time.
+
+    Args:
+        records: of the split.
+        vocabulary: of the captions.
+        transform: of the encoder.
+        in_memory: open each picture only once.
+        features: the cache to take annotations from, so that no picture is opened at all.
+        rows: where in the cache each record's picture is.
+    """
 
     def __init__(
-        self, records: Sequence[Record], vocabulary: Vocabulary, transform: Transform, in_memory: bool = False
+        self,
+        records: Sequence[Record],
+        vocabulary: Vocabulary,
+        transform: Transform,
+        in_memory: bool = False,
+        features: Features | None = None,
+        rows: Sequence[int] = (),
     ) -> None:
         self.records = records
         self.transform = transform
+        self.features = features
+        self.rows = rows
         self._opened: dict[int, Tensor] | None = {} if in_memory else None
         # Long captions first, and below long pictures first: the decoder then works on a small block.
         self.captions = [
@@ -57,9 +83,17 @@ class CaptionedPictures(Dataset[Batch]):
         """For each picture the lengths of its captions, longest first."""
         return [tuple(len(ids) - 1 for ids in captions) for captions in self.captions]
 
+    def can_be_mirrored(self) -> list[bool]:
+        """Of each picture whether the cache has its mirror image, and no caption says left or right."""
+        if self.features is None or not self.features.mirrored:
+            return [False] * len(self)
+        return [not any(SIDES & set(tokenise(caption)) for caption in record.captions) for record in self.records]
+
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        indices = sorted(indices, key=lambda index: len(self.captions[index][0]), reverse=True)
-        captions = [self.captions[index] for index in indices]
+        """The pictures of these numbers; one of len(self) or more is a picture's mirror image."""
+        size = len(self)
+        indices = sorted(indices, key=lambda index: len(self.captions[index % size][0]), reverse=True)
+        captions = [self.captions[index % size] for index in indices]
         most = max(len(of_picture) for of_picture in captions)
         longest = max(len(of_picture[0]) for of_picture in captions)
         words = torch.full((len(indices), most, longest), Vocabulary.PAD)
@@ -68,8 +102,11 @@ class CaptionedPictures(Dataset[Batch]):
             for caption, ids in enumerate(of_picture):
                 words[picture, caption, : len(ids)] = torch.tensor(ids)
                 lengths[picture, caption] = len(ids) - 1
-        records = [self.records[index] for index in indices]
-        return Batch(torch.stack([self._pixels(index) for index in indices]), words, lengths, records)
+        records = [self.records[index % size] for index in indices]
+        if self.features is not None:
+            rows = [self.rows[index % size] + index // size * len(self.features) for index in indices]
+            return Batch(None, self.features[rows], words, lengths, records)
+        return Batch(torch.stack([self._pixels(index) for index in indices]), None, words, lengths, records)
 
     def _pixels(self, index: int) -> Tensor:
         if self._opened is not None and index in self._opened:
@@ -111,6 +148,7 @@ class LikeLengthBatches(Sampler[list[int]]):
         seed: of the order; None keeps the order of the records (for validation).
         rank: this process.
         processes: how many there are.
+        mirror: of each picture whether half the time its mirror image is taken, whose number is larger by their count.
     """
 
     def __init__(
@@ -121,6 +159,7 @@ class LikeLengthBatches(Sampler[list[int]]):
         seed: int | None,
         rank: int = 0,
         processes: int = 1,
+        mirror: Sequence[bool] = (),
     ) -> None:
         self.lengths = lengths
         self.batch_size = batch_size
@@ -128,6 +167,7 @@ class LikeLengthBatches(Sampler[list[int]]):
         self.sampler = EpochOrder(len(lengths), seed)  # Lightning tells ``batch_sampler.sampler`` the epoch
         self.rank = rank
         self.processes = processes
+        self.mirror = mirror
         self.skip = 0  # batches of the next epoch that were taken before the run was stopped
 
     def __len__(self) -> int:
@@ -143,6 +183,11 @@ class LikeLengthBatches(Sampler[list[int]]):
         batches = self._cut(self._like_lengths_together(order))
         generator = torch.Generator().manual_seed(self.sampler.seed + self.sampler.epoch)
         batches = [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
+        if any(self.mirror):
+            turned = (torch.rand(len(order), generator=generator) < 0.5).tolist()
+            batches = [
+                [index + len(order) * (turned[index] and self.mirror[index]) for index in batch] for batch in batches
+            ]
         first, self.skip = self.skip, 0
         return iter(batches[self.rank :: self.processes][first : len(self)])
 
@@ -195,6 +240,8 @@ class CaptioningData(pl.LightningDataModule):
         minimum_count: words of the training captions seen less often are unknown to the model.
         vocabulary_from: a checkpoint whose vocabulary is taken, instead of one built from the training captions.
         in_memory: keep pictures as the encoder wants them, once opened: faster, if there is room for all of them.
+        features: folder of the feature cache, where the annotations of a frozen encoder are kept; null for none.
+        mirror: train on mirror images too, but not where a caption says left or right; needs the feature cache.
         workers: processes that load pictures beside the one that trains.
     """
 
@@ -208,6 +255,8 @@ class CaptioningData(pl.LightningDataModule):
         minimum_count: int = 1,
         vocabulary_from: Path | None = None,
         in_memory: bool = False,
+        features: Path | None = Path("data/features"),
+        mirror: bool = False,
         workers: int = 0,
     ) -> None:
         super().__init__()
@@ -219,6 +268,8 @@ class CaptioningData(pl.LightningDataModule):
         self.minimum_count = minimum_count
         self.vocabulary_from = vocabulary_from
         self.in_memory = in_memory
+        self.features = features
+        self.mirror = mirror
         self.workers = workers
 
     @functools.cached_property
@@ -234,6 +285,21 @@ class CaptioningData(pl.LightningDataModule):
             return torch.load(self.vocabulary_from, map_location="cpu", weights_only=True)["captioner"]["vocabulary"]
         captions = (tokenise(caption) for record in self._split("train") for caption in record.captions)
         return Vocabulary.build(captions, self.minimum_count).words
+
+    def prepare_data(self) -> None:
+        """Once on each machine, before the processes part: draw scenes, and fill the feature cache."""
+        assert self.trainer is not None
+        module: Any = self.trainer.lightning_module
+        self.cache(module.encoder, self.trainer.strategy.root_device)
+
+    def cache(self, encoder: Encoder, device: torch.device | str = "cpu") -> Features | None:
+        """The feature cache of all splits, built if need be; None with an encoder that is trained."""
+        if self.features is None or not encoder.frozen:
+            if self.mirror:
+                raise CaptioningError("data.mirror needs the feature cache: a frozen encoder and data.features")
+            return None
+        images = [record.image for record in self.records]
+        return features.ensure(self.features, encoder.to(device), images, self.mirror, device)
 
     def train_dataloader(self) -> ResumableLoader:
         return self._loader("train", self.seed)
@@ -256,10 +322,24 @@ class CaptioningData(pl.LightningDataModule):
     def _loader(self, split: str, seed: int | None = None) -> ResumableLoader:
         assert self.trainer is not None
         module: Any = self.trainer.lightning_module  # a CaptioningModule, which imports this file
-        pictures = CaptionedPictures(self._split(split), module.vocabulary, module.encoder.transform, self.in_memory)
+        rows = [row for row, record in enumerate(self.records) if record.split == split]
+        pictures = CaptionedPictures(
+            self._split(split),
+            module.vocabulary,
+            module.encoder.transform,
+            self.in_memory,
+            self.cache(module.encoder, module.device),
+            rows,
+        )
         size = self.batch_size if seed is not None else 4 * self.batch_size  # without gradients, more fit at once
         batches = LikeLengthBatches(
-            pictures.lengths(), size, self.pool, seed, self.trainer.global_rank, self.trainer.world_size
+            pictures.lengths(),
+            size,
+            self.pool,
+            seed,
+            self.trainer.global_rank,
+            self.trainer.world_size,
+            pictures.can_be_mirrored(),
         )
         return ResumableLoader(
             pictures,

@@ -91,7 +91,7 @@ class CaptioningModule(pl.LightningModule):
         self._evaluated: list[tuple[Batch, list[search.Found]]] = []
 
     def training_step(self, batch: Batch) -> Tensor:
-        annotations = self.encoder(batch.pixels)
+        annotations = self._annotations(batch)
         starting = self.trainer.global_step < self.soft_start * self.trainer.estimated_stepping_batches
         if self.hard is None or starting:
             loss, parts = self._loss(batch, annotations, attention.expect)
@@ -115,7 +115,7 @@ class CaptioningModule(pl.LightningModule):
 
     def predict_step(self, batch: Batch) -> list[tuple[str, str]]:
         """(file, caption) of each picture."""
-        found = self._caption(self.encoder(batch.pixels))
+        found = self._caption(self._annotations(batch))
         return [
             (str(record.image), " ".join(self.vocabulary.decode(one.words)))
             for record, one in zip(batch.records, found, strict=True)
@@ -140,6 +140,10 @@ class CaptioningModule(pl.LightningModule):
         checkpoint["captioner"] = describe_model(
             self.encoder, self.decoder, self.vocabulary, self.maximum_length, self.look
         )
+
+    def _annotations(self, batch: Batch) -> Tensor:
+        """(B, L, D), from the CNN or, if it has seen the pictures before, from the feature cache."""
+        return self.encoder(batch.pixels) if batch.annotations is None else batch.annotations.float()
 
     def _loss(
         self, batch: Batch, annotations: Tensor, choose: attention.Choose | None
@@ -178,7 +182,7 @@ class CaptioningModule(pl.LightningModule):
         return parts.total + self.doubly_stochastic * spread, logged
 
     def _evaluate(self, batch: Batch, stage: str) -> None:
-        annotations = self.encoder(batch.pixels)
+        annotations = self._annotations(batch)
         loss, _ = self._loss(batch, annotations, self._choose())
         self.log(f"{stage}/loss", loss, batch_size=int((batch.lengths > 0).sum()), sync_dist=True)
         self._evaluated.append((batch, self._caption(annotations)))

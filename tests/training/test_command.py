@@ -135,6 +135,24 @@ def test_the_config_of_a_run_repeats_it(fit: Fit) -> None:
     assert first[1] == second[1]
 
 
+def test_features_are_made_before_training(config: Path, fit: Fit, tmp_path: Path, capsys) -> None:
+    main(["features", "--config", str(config), "--model.train_encoder", "false"])
+    (folder,) = (tmp_path / "features").iterdir()
+    assert f"features of 60 pictures: {folder}" in capsys.readouterr().out
+    made = (folder / "annotations.npy").stat().st_mtime_ns
+    fit("--model.train_encoder", "false", "--trainer.max_epochs", "1")
+    assert [path.name for path in (tmp_path / "features").iterdir()] == [folder.name]
+    assert (folder / "annotations.npy").stat().st_mtime_ns == made
+
+
+def test_features_need_a_frozen_encoder(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check_error(capsys, ["features", "--config", str(config)], "model.train_encoder to false")
+    check_error(capsys, ["features", "--config", str(config), "--model.hiden_size", "8"], "hiden_size", "did you mean")
+    check_error(
+        capsys, ["fit", "--config", str(config), "--data.mirror", "true"], "data.mirror needs the feature cache"
+    )
+
+
 def test_a_config_with_a_typo(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(config.read_text().replace("hidden_size", "hiden_size"))
     check_error(

@@ -1,9 +1,10 @@
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from captioning.datasets import karpathy
+from captioning.datasets import features, karpathy
 from captioning.encoders import Encoder
 from captioning.text import Vocabulary, tokenise
 from captioning.training.data import CaptionedPictures, CaptioningData, EpochOrder, LikeLengthBatches
@@ -86,3 +87,47 @@ def test_rare_words_are_left_out(drawn: Path) -> None:
     everything = CaptioningData(drawn).vocabulary
     frequent = CaptioningData(drawn, minimum_count=20).vocabulary
     assert 4 < len(frequent) < len(everything)
+
+
+@pytest.fixture
+def cached(drawn: Path, tmp_path: Path) -> CaptionedPictures:
+    """All drawn scenes, with mirror images, from the cache; every other one in a split."""
+    records = karpathy.read(drawn)
+    encoder = Encoder("tiny", frozen=True)
+    cache = features.ensure(tmp_path, encoder, [record.image for record in records], mirror=True)
+    vocabulary = Vocabulary.build(tokenise(caption) for record in records for caption in record.captions)
+    rows = range(0, len(records), 2)
+    return CaptionedPictures([records[row] for row in rows], vocabulary, encoder.transform, features=cache, rows=rows)
+
+
+def test_a_cached_batch_belongs_to_its_pictures(cached: CaptionedPictures) -> None:
+    size = len(cached)
+    batch = cached.__getitems__([3, 9 + size, 0])
+    assert batch.pixels is None
+    for number, record in enumerate(batch.records):
+        index = cached.records.index(record)
+        row = cached.rows[index] + (len(cached.features) if index == 9 else 0)
+        assert torch.equal(batch.annotations[number], cached.features[[row]][0])
+        said = {tuple(row.tolist()) for row in batch.words[number]}
+        alone = {tuple(row.tolist()) for row in cached.__getitems__([index]).words[0]}
+        assert {tuple(w for w in row if w) for row in said} == {tuple(w for w in row if w) for row in alone}
+
+
+def test_pictures_of_which_left_or_right_is_said_are_never_mirrored(cached: CaptionedPictures) -> None:
+    allowed = cached.can_be_mirrored()
+    for record, may in zip(cached.records, allowed, strict=True):
+        assert may == (re.search(r"\b(left|right)\b", " ".join(record.captions)) is None)
+    assert 0 < sum(allowed) < len(allowed)
+
+
+def test_mirror_images_are_taken_half_the_time() -> None:
+    mirror = [index % 4 != 0 for index in range(400)]
+    batches = LikeLengthBatches([(5,)] * 400, batch_size=8, pool=2, seed=3, mirror=mirror)
+    taken = [index for batch in batches for index in batch]
+    assert sorted(index % 400 for index in taken) == list(range(400))
+    turned = {index - 400 for index in taken if index >= 400}
+    assert all(mirror[index] for index in turned)
+    assert 110 < len(turned) < 190
+    assert taken == [index for batch in batches for index in batch], "the same epoch again"
+    batches.sampler.set_epoch(1)
+    assert turned != {index - 400 for batch in batches for index in batch if index >= 400}

@@ -17,7 +17,8 @@ from captioning.training.module import CaptioningModule
 
 def make(drawn: Path, **settings) -> tuple[CaptioningModule, CaptioningData]:
     torch.manual_seed(0)
-    data = CaptioningData(drawn, batch_size=settings.pop("batch_size", 8))
+    cache = settings.pop("features", drawn.parent / "features")
+    data = CaptioningData(drawn, batch_size=settings.pop("batch_size", 8), features=cache)
     sizes = {"embedding_size": 16, "hidden_size": 32, "attention_size": 16, "maximum_length": 12}
     return CaptioningModule(data.vocabulary, **{**sizes, "train_encoder": True, **settings}), data
 
@@ -42,6 +43,24 @@ def test_the_encoder_trains_only_if_told_to(drawn: Path, train_encoder: bool) ->
         assert f"decoder.{name}" in moved
     encoder = {name for name in before if name.startswith("encoder.")}
     assert (moved & encoder) == (encoder if train_encoder else set())
+
+
+def test_with_a_frozen_encoder_each_picture_is_encoded_once_ever(drawn: Path, tmp_path: Path) -> None:
+    module, data = make(drawn, train_encoder=False, features=tmp_path)
+    sizes: list[int] = []
+    module.encoder.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
+    trainer(max_epochs=3).fit(module, data)
+    trainer().validate(module, data, verbose=False)
+    assert sum(sizes) == len(data.records)
+
+
+def test_the_cache_changes_nothing_but_the_time(drawn: Path, tmp_path: Path) -> None:
+    results = []
+    for cache in (None, tmp_path):
+        module, data = make(drawn, train_encoder=False, features=cache, optimizer=fast, doubly_stochastic=0.0)
+        trainer(max_epochs=2, limit_val_batches=0).fit(module, data)
+        results.append(trainer().validate(module, data, verbose=False)[0]["val/loss"])
+    assert results[0] == pytest.approx(results[1], rel=0.01)  # annotations are rounded to half precision
 
 
 def test_each_picture_is_encoded_once_for_all_its_captions(drawn: Path) -> None:

@@ -1,0 +1,129 @@
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from captioning.datasets import features
+from captioning.encoders import Encoder
+from captioning.errors import CaptioningError
+from captioning.images import open_image
+
+
+@pytest.fixture
+def images(drawn: Path) -> list[Path]:
+    return sorted((drawn / "images").iterdir())[:20]
+
+
+@pytest.fixture
+def encoder() -> Encoder:
+    torch.manual_seed(0)
+    return Encoder("tiny", frozen=True)
+
+
+def count(encoder: Encoder) -> list[int]:
+    """How many pictures go through the CNN, a number for each batch from now on."""
+    seen: list[int] = []
+    encoder.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+    return seen
+
+
+def test_annotations_are_those_of_the_cnn(tmp_path: Path, encoder: Encoder, images: list[Path]) -> None:
+    cached = features.ensure(tmp_path, encoder, images, batch_size=8)
+    assert len(cached) == 20
+    assert cached.annotations.dtype == np.float16
+    for place in (7, 0, 19):
+        expected = encoder(encoder.transform(open_image(images[place]))[None])
+        torch.testing.assert_close(cached[[place]].float(), expected, atol=2e-3, rtol=2e-3)
+    torch.testing.assert_close(cached[[3, 3, 11]], torch.cat([cached[[3]], cached[[3]], cached[[11]]]))
+
+
+def test_each_picture_once_ever(tmp_path: Path, encoder: Encoder, images: list[Path]) -> None:
+    seen = count(encoder)
+    first = features.ensure(tmp_path, encoder, images, batch_size=8)
+    assert seen == [8, 8, 4]
+    again = features.ensure(tmp_path, encoder, images)
+    assert seen == [8, 8, 4]
+    assert again.folder == first.folder
+
+
+def test_mirror_images(tmp_path: Path, encoder: Encoder, images: list[Path]) -> None:
+    cached = features.ensure(tmp_path, encoder, images, mirror=True)
+    assert cached.mirrored
+    pixels = encoder.transform(open_image(images[5]))[None]
+    torch.testing.assert_close(cached[[25]].float(), encoder(pixels.flip(-1)), atol=2e-3, rtol=2e-3)
+    assert not torch.equal(cached[[5]], cached[[25]])
+
+
+def test_whatever_changes_is_built_anew(tmp_path: Path, encoder: Encoder, images: list[Path], drawn: Path) -> None:
+    folders = {features.locate(tmp_path, encoder, images, False)}
+    folders.add(features.locate(tmp_path, encoder, images, True))
+    folders.add(features.locate(tmp_path, encoder, images[:-1], False))
+    folders.add(features.locate(tmp_path, encoder, [*images[1:], images[0]], False))
+    folders.add(features.locate(tmp_path, Encoder("tiny", image_size=96, frozen=True), images, False))
+    folders.add(features.locate(tmp_path, Encoder("tiny", fit="crop", frozen=True), images, False))
+    with torch.no_grad():
+        next(encoder.parameters())[0, 0, 0, 0] += 1e-3
+    folders.add(features.locate(tmp_path, encoder, images, False))
+    copy = tmp_path / images[0].parent.name / images[0].name
+    copy.parent.mkdir()
+    copy.write_bytes(images[0].read_bytes())
+    os.utime(copy, ns=(0, 0))
+    folders.add(features.locate(tmp_path, encoder, [copy, *images[1:]], False))
+    assert len(folders) == 8
+
+
+def test_an_interrupted_build_goes_on(
+    tmp_path: Path, encoder: Encoder, images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = features.ensure(tmp_path / "whole", encoder, images, batch_size=4)
+    seen = count(encoder)
+
+    def stop_at_last(picture: Path, size: int) -> Image.Image:
+        if picture == images[-1]:
+            raise KeyboardInterrupt
+        return open_image(picture, size)
+
+    monkeypatch.setattr(features, "open_image", stop_at_last)
+    with pytest.raises(KeyboardInterrupt):
+        features.ensure(tmp_path / "parts", encoder, images, batch_size=4)
+    assert sum(seen) == 16
+    assert not features.locate(tmp_path / "parts", encoder, images, False).exists(), "half a cache is none"
+    monkeypatch.undo()
+    resumed = features.ensure(tmp_path / "parts", encoder, images, batch_size=4)
+    assert sum(seen) == 20
+    assert np.array_equal(resumed.annotations, whole.annotations)
+    assert sorted(path.name for path in resumed.folder.iterdir()) == ["annotations.npy", "pictures.txt"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_one_line_and_leaves_no_cache(
+    tmp_path: Path, encoder: Encoder, images: list[Path], monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(
+        CaptioningError, match=r"the disk is full\); make room, or name another folder with --data.features"
+    ):
+        features.ensure(tmp_path, encoder, images)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    monkeypatch.undo()
+    assert len(features.ensure(tmp_path, encoder, images)) == 20
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, encoder: Encoder, images: list[Path]) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CaptioningError, match="cannot be written"):
+        features.ensure(tmp_path / "file", encoder, images)
+
+
+def test_a_picture_that_cannot_be_opened_is_named(tmp_path: Path, encoder: Encoder, images: list[Path]) -> None:
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"no picture")
+    with pytest.raises(CaptioningError, match=r"bad\.jpg"):
+        features.ensure(tmp_path, encoder, [*images, bad])
