@@ -110,10 +110,8 @@ def leave_one_out(sampled: Sampled, loss: "HardLoss") -> Estimate:
 
 def learned(sampled: Sampled, loss: "HardLoss") -> Estimate:
     """Credit with what was said from the place on, less what a linear map of the state foresees of it."""
-    words_left = to_go(sampled.is_word)
-    foreseen = (
-        loss.foresee(sampled.hidden.detach()).squeeze(-1) * words_left
-    )  # a mean per word, so of like size for all
+    once, each = loss.foresee(sampled.hidden.detach()).unbind(-1)  # what the rest will earn, and each word of it
+    foreseen = (once + each * to_go(sampled.is_word)) * sampled.is_word
     return Estimate(sampled.rewards, to_go(sampled.rewards), foreseen)
 
 
@@ -234,7 +232,7 @@ class HardLoss(nn.Module):
         self.coin = coin
         self.register_buffer("average", torch.zeros(()))  # b, kept in checkpoints
         if estimator == "learned":
-            self.foresee = nn.Linear(hidden_size, 1)
+            self.foresee = nn.Linear(hidden_size, 2)
 
     def toss(self, pictures: int, generator: torch.Generator) -> Tensor:
         """The coins: for which of the pictures (B,) places are replaced by their expectation."""
