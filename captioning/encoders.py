@@ -114,6 +114,33 @@ def _efficientnet_lite(number: int) -> Entry:
     return Entry(build, "bn2", 1280, 32, 256, _LITE, pretrained)
 
 
+class SideBySide(nn.ModuleDict):
+    """CNNs that see the same pixels; what each makes of a place is joined into one annotation."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return torch.cat([network(pixels) for network in self.values()], dim=1)
+
+
+def _side_by_side(**entries: Entry) -> Entry:
+    """Entries that agree on stride, size and preprocessing, as one."""
+
+    def build() -> nn.Module:
+        return SideBySide({name: _up_to(entry.build(), entry.tap) for name, entry in entries.items()})
+
+    def pretrained(network: nn.Module) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = {}
+        for name, entry in entries.items():
+            assert entry.pretrained is not None
+            with torch.device("meta"):  # only the names of its tensors are wanted
+                whole = entry.build()
+            weights = entry.pretrained(whole)
+            state |= {f"{name}.{key}": weights[key] for key in network.get_submodule(name).state_dict()}
+        return state
+
+    width = sum(entry.width for entry in entries.values())
+    return dataclasses.replace(next(iter(entries.values())), build=build, tap="", width=width, pretrained=pretrained)
+
+
 ENCODERS: dict[str, Entry] = {
     "tiny": Entry(TinyCNN, "", 128, 8, 64, {"mean": (0.5,) * 3, "std": (0.25,) * 3}, None),
     "vgg19": _torchvision("vgg19", "features.35", 512, 16),
@@ -126,6 +153,7 @@ ENCODERS: dict[str, Entry] = {
     "efficientnet_lite0": _efficientnet_lite(0),
     "efficientnet_lite1": _efficientnet_lite(1),
     "efficientnet_lite2": _efficientnet_lite(2),
+    "efficientnet_lite1_lite2": _side_by_side(lite1=_efficientnet_lite(1), lite2=_efficientnet_lite(2)),
 }
 
 

@@ -82,6 +82,23 @@ def test_weights_from_a_package(number: int) -> None:
     assert encoder.transform.interpolation == "bicubic"
 
 
+def test_side_by_side_is_both(tmp_path: Path) -> None:
+    """The pretrained annotations of lite1 and of lite2, joined; and the weights of both can come from one file."""
+    both = Encoder("efficientnet_lite1_lite2", weights="pretrained", image_size=SMALL, frozen=True)
+    torch.save(both.network.state_dict(), tmp_path / "both.pth")
+    again = Encoder("efficientnet_lite1_lite2", weights=str(tmp_path / "both.pth"), image_size=SMALL, frozen=True)
+    parts = [Encoder(f"efficientnet_lite{n}", weights="pretrained", image_size=SMALL, frozen=True) for n in (1, 2)]
+    assert [part.transform for part in parts] == [both.transform] * 2
+    pixels = torch.randn(2, 3, SMALL, SMALL, generator=torch.Generator().manual_seed(0))
+    expected = torch.cat([part(pixels) for part in parts], dim=2)
+    assert expected.shape == (2, 4, 2560)
+    torch.testing.assert_close(both(pixels), expected)
+    torch.testing.assert_close(again(pixels), expected)
+    whole = Encoder("efficientnet_lite1_lite2")
+    assert whole.grid == (8, 8)
+    assert whole.transform.size == 256
+
+
 def test_frozen_means_frozen() -> None:
     """No gradient, and BatchNorm's statistics stay where they are even when the whole model is set to train."""
     encoder = Encoder("tiny", frozen=True)

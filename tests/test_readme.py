@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from captioning.cli import main
+from captioning.encoders import ENCODERS
 from tests.conftest import REPOSITORY
 
 # What makes a command short: few scenes, two epochs. Everything else is as it stands in the README.
@@ -57,6 +58,11 @@ def test_every_setting_that_is_named_exists() -> None:
     named = set(re.findall(r"`(?:--)?(model\.\w+)", (REPOSITORY / "README.md").read_text()))
     assert named
     assert named <= known
+
+
+def test_every_encoder_is_named() -> None:
+    (row,) = re.findall(r"^\| `model\.encoder` .*", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", row)) == set(ENCODERS)
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*.yaml")), ids=lambda path: path.stem)
