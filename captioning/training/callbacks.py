@@ -1,4 +1,4 @@
-"""What happens beside training: exact randomness, predictions kept, the config of the run."""
+"""What happens beside training: exact randomness, the encoder unfrozen, predictions kept, the config of the run."""
 
 import json
 import os
@@ -8,10 +8,14 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import BasePredictionWriter, Callback
+from pytorch_lightning.callbacks import BaseFinetuning, BasePredictionWriter, Callback
 from pytorch_lightning.cli import SaveConfigCallback
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from captioning.encoders import Encoder
 from captioning.errors import CaptioningError
+from captioning.training.schedules import take_in_groups
 
 
 class StepSeed(Callback):
@@ -22,6 +26,82 @@ class StepSeed(Callback):
     ) -> None:
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))  # where Lightning's seed_everything keeps it
         torch.manual_seed(seed + trainer.global_step * trainer.world_size + trainer.global_rank)
+
+
+class FineTuneEncoder(BaseFinetuning):
+    """Lets a frozen encoder learn from some epoch on, more gently than the decoder.
+
+    It stays in evaluation mode: no dropout, and no layers left out at random.
+
+    Args:
+        epoch: the first one in which it learns; they count from 0.
+        rate: its learning rate as a share of the decoder's, whose schedule it follows.
+        blocks: how many of its last blocks learn, where a convolution outside of blocks counts as one; 0 for all.
+        train_batchnorm: let BatchNorm learn too; else its weights and statistics stay as they are.
+    """
+
+    def __init__(self, epoch: int, rate: float = 0.1, blocks: int = 0, train_batchnorm: bool = False) -> None:
+        super().__init__()
+        self.epoch = epoch
+        self.rate = rate
+        self.blocks = blocks
+        self.train_batchnorm = train_batchnorm
+        self._unfrozen: list[nn.Parameter] = []
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage == "fit":  # the base class would freeze what is only to be tested
+            super().setup(trainer, pl_module, stage)
+
+    def freeze_before_training(self, pl_module: pl.LightningModule) -> None:
+        if not _encoder(pl_module).frozen:
+            raise CaptioningError(
+                "FineTuneEncoder wants an encoder that begins frozen; set model.train_encoder to false"
+            )
+        _encoder(pl_module).unfreeze(self.blocks)  # too many blocks are told of now, not hours later
+        _encoder(pl_module).freeze()
+        self._unfrozen = []
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        super().on_fit_start(trainer, pl_module)  # gives the optimiser of a resumed run its groups back, and no more
+        known = {parameter for group in trainer.optimizers[0].param_groups for parameter in group["params"]}
+        if resumed := known & set(_encoder(pl_module).parameters()):
+            self._unfrozen = _encoder(pl_module).unfreeze(self.blocks, self.train_batchnorm)
+            if set(self._unfrozen) != resumed:
+                raise CaptioningError(
+                    "the checkpoint has another part of the encoder unfrozen; "
+                    "give FineTuneEncoder the blocks and train_batchnorm that it was trained with"
+                )
+            self._tell_schedules(trainer)
+
+    def finetune_function(self, pl_module: pl.LightningModule, epoch: int, optimizer: Optimizer) -> None:
+        if epoch < self.epoch or self._unfrozen:
+            return
+        self._unfrozen = _encoder(pl_module).unfreeze(self.blocks, self.train_batchnorm)
+        settings = {name: value for name, value in optimizer.param_groups[0].items() if name != "params"}
+        rates = {name: value * self.rate for name, value in settings.items() if name.endswith("lr")}  # initial_lr too
+        optimizer.add_param_group({**settings, **rates, "params": self._unfrozen})
+        self._tell_schedules(pl_module.trainer)
+
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        gradients = [parameter.grad for parameter in self._unfrozen if parameter.grad is not None]
+        if trainer.world_size == 1 or not gradients:
+            return
+        # DDP averages the gradients only of what could learn when it was set up, and says nothing of the others.
+        mean = trainer.strategy.reduce(torch.cat([gradient.flatten() for gradient in gradients]), reduce_op="mean")
+        assert isinstance(mean, Tensor)
+        parts = mean.split([gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    @staticmethod
+    def _tell_schedules(trainer: pl.Trainer) -> None:
+        for configured in trainer.lr_scheduler_configs:
+            take_in_groups(configured.scheduler)
+
+
+def _encoder(module: pl.LightningModule) -> Encoder:
+    assert isinstance(module.encoder, Encoder)
+    return module.encoder
 
 
 class PredictionWriter(BasePredictionWriter):

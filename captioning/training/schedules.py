@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiplicativeLR
 
 
 class WarmupCosine(LambdaLR):
@@ -38,3 +38,15 @@ class WarmupCosine(LambdaLR):
             return done / self.warmup
         falling = min((done - self.warmup) / (1 - self.warmup), 1.0)
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * falling)) / 2
+
+
+def take_in_groups(schedule: LRScheduler) -> None:
+    """Let a schedule know the groups that its optimiser was given after the schedule was made.
+
+    torch keeps lists with an entry for each group there was, and stops where they are too short.
+    """
+    groups = schedule.optimizer.param_groups
+    if hasattr(schedule, "base_lrs"):  # ReduceLROnPlateau has none, and needs none
+        schedule.base_lrs = [group["initial_lr"] for group in groups]
+    if isinstance(schedule, LambdaLR | MultiplicativeLR):
+        schedule.lr_lambdas += schedule.lr_lambdas[:1] * (len(groups) - len(schedule.lr_lambdas))

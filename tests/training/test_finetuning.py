@@ -1,0 +1,162 @@
+"""An encoder that begins frozen and learns later."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import yaml
+from torch import Tensor
+from torch.optim import lr_scheduler
+
+from captioning.errors import CaptioningError
+from captioning.training.callbacks import FineTuneEncoder
+from captioning.training.module import CaptioningModule
+from captioning.training.schedules import WarmupCosine
+from tests.training.conftest import Fit
+from tests.training.test_command import check_error, states
+from tests.training.test_module import fast, make, trainer
+
+
+class Watch(pl.Callback):
+    """Keeps the encoder as it was before and after each epoch, and the learning rates of each step."""
+
+    def __init__(self) -> None:
+        self.encoders: list[dict[str, Tensor]] = []
+        self.rates: list[list[float]] = []
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.encoders.append({name: value.clone() for name, value in pl_module.encoder.state_dict().items()})
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.on_train_start(trainer, pl_module)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: object) -> None:
+        self.rates.append([group["lr"] for group in trainer.optimizers[0].param_groups])
+
+    def moved(self, epoch: int) -> set[str]:
+        before, after = self.encoders[epoch : epoch + 2]
+        return {name for name, value in before.items() if not torch.equal(value, after[name])}
+
+
+def finetune(
+    drawn: Path, callback: FineTuneEncoder, epochs: int = 2, **settings: Any
+) -> tuple[CaptioningModule, Watch]:
+    module, data = make(drawn, train_encoder=False, **settings)
+    watch = Watch()
+    trainer(max_epochs=epochs, limit_val_batches=1, num_sanity_val_steps=0, callbacks=[callback, watch]).fit(
+        module, data
+    )
+    return module, watch
+
+
+def convolutions(module: CaptioningModule) -> set[str]:
+    return {name for name, value in module.encoder.named_parameters() if value.dim() == 4}
+
+
+def test_it_learns_from_its_epoch_on_and_batchnorm_never_does(drawn: Path) -> None:
+    module, watch = finetune(drawn, FineTuneEncoder(epoch=1))
+    assert watch.moved(0) == set()
+    assert watch.moved(1) == convolutions(module)
+    assert not any(submodule.training for submodule in module.encoder.modules())
+
+
+def test_batchnorm_learns_if_told_to(drawn: Path) -> None:
+    module, watch = finetune(drawn, FineTuneEncoder(epoch=0, train_batchnorm=True))
+    for epoch in (0, 1):  # validation in between sets BatchNorm to its statistics, and back
+        assert watch.moved(epoch) == set(module.encoder.state_dict())
+
+
+def test_only_the_last_blocks_learn_if_told_so(drawn: Path) -> None:
+    _, watch = finetune(drawn, FineTuneEncoder(epoch=0, blocks=2), epochs=1)
+    assert watch.moved(0) == {"network.places.0.weight", "network.places.3.weight"}
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        None,
+        WarmupCosine,
+        lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (epoch + 1)),
+        lambda optimizer: lr_scheduler.MultiplicativeLR(optimizer, lambda _: 0.5),
+        lambda optimizer: lr_scheduler.StepLR(optimizer, 1),
+        lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 4),
+        lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10),
+    ],
+    ids=["none", "warm-up", "lambda", "multiplicative", "step", "cosine", "plateau"],
+)
+def test_its_rate_is_a_share_of_the_decoders_through_any_schedule(drawn: Path, schedule: Any) -> None:
+    _, watch = finetune(drawn, FineTuneEncoder(epoch=1, rate=0.25), 4, optimizer=fast, lr_scheduler=schedule)
+    assert [len(rates) for rates in watch.rates] == [1] * 6 + [2] * 18  # six steps make an epoch
+    for decoder, encoder in watch.rates[6:]:
+        assert encoder == pytest.approx(0.25 * decoder, rel=1e-6)
+    assert (len({decoder for decoder, _ in watch.rates[6:]}) > 1) == (schedule is not None)
+
+
+def add_callbacks(config: Path, **settings: Any) -> None:
+    """Fine-tuning from the second of three epochs on, and checkpoints within and between them."""
+    written = yaml.safe_load(config.read_text())
+    written["model"]["train_encoder"] = False
+    written["trainer"]["max_epochs"] = 3
+    within = {"every_n_train_steps": 2, "save_top_k": -1, "filename": "within-{step}-"}
+    between = {"monitor": "val/loss", "save_top_k": -1, "filename": "after-{epoch}-"}
+    written["trainer"]["callbacks"] += [
+        {"class_path": "captioning.training.callbacks.FineTuneEncoder", "init_args": {"epoch": 1, **settings}},
+        {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": within},
+        {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": between},
+    ]
+    config.write_text(yaml.safe_dump(written))
+
+
+@pytest.mark.parametrize("settings", [{}, {"blocks": 2, "train_batchnorm": True}], ids=["all", "last with BatchNorm"])
+def test_a_resumed_run_equals_an_uninterrupted_one(config: Path, fit: Fit, settings: dict[str, Any]) -> None:
+    """Stopped before the unfreezing or after it, within an epoch or between two: equal to the last bit."""
+    add_callbacks(config, **settings)
+    whole = fit(version="whole")
+    weights, scores = states(whole)
+    for number, (name, groups, epochs_left) in enumerate(
+        (("within-step=4", 1, 3), ("after-epoch=0", 1, 2), ("within-step=8", 2, 2), ("after-epoch=1", 2, 1))
+    ):
+        (stopped,) = (whole / "checkpoints").glob(f"{name}-*.ckpt")
+        (optimizer,) = torch.load(stopped, weights_only=True)["optimizer_states"]
+        assert len(optimizer["param_groups"]) == groups
+        resumed = fit("--ckpt_path", str(stopped), version=f"resumed{number}")
+        weights_after, scores_after = states(resumed)
+        assert scores_after == scores[-epochs_left:]
+        for key, weight in weights.items():
+            assert torch.equal(weight, weights_after[key]), (name, key)
+
+
+def test_a_run_is_not_resumed_with_another_part_unfrozen(
+    config: Path, fit: Fit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_callbacks(config)
+    (stopped,) = (fit() / "checkpoints").glob("after-epoch=1-*.ckpt")
+    text = config.read_text()
+    config.write_text(
+        text.replace("epoch: 1\n", "epoch: 1\n      blocks: 1\n").replace("version: run", "version: other")
+    )
+    check_error(capsys, ["fit", "--config", str(config), "--ckpt_path", str(stopped)], "another part", "blocks")
+
+
+def test_an_encoder_that_learns_already_is_refused(drawn: Path) -> None:
+    module, data = make(drawn, train_encoder=True)
+    with pytest.raises(CaptioningError, match=r"begins frozen; set model\.train_encoder to false"):
+        trainer(max_epochs=1, callbacks=[FineTuneEncoder(epoch=0)]).fit(module, data)
+    trainer(callbacks=[FineTuneEncoder(epoch=0)]).validate(module, data, verbose=False)  # where nothing learns
+
+
+def test_too_many_blocks_are_told_of_before_training(drawn: Path) -> None:
+    with pytest.raises(CaptioningError, match="7 blocks cannot be unfrozen: 'tiny' has 6"):
+        finetune(drawn, FineTuneEncoder(epoch=5, blocks=7), epochs=1)
+
+
+def test_a_module_is_fitted_for_a_second_time(drawn: Path) -> None:
+    """It is frozen again at first, rather than left to learn at the decoder's rate."""
+    module, _ = finetune(drawn, FineTuneEncoder(epoch=0, train_batchnorm=True), epochs=1)
+    _, data = make(drawn)
+    watch = Watch()
+    trainer(max_epochs=2, limit_val_batches=0, callbacks=[FineTuneEncoder(epoch=1), watch]).fit(module, data)
+    assert watch.moved(0) == set()
+    assert watch.moved(1) == convolutions(module)
