@@ -229,7 +229,7 @@ def relative(row: Row, paper: Row) -> list[float]:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Bias to the right, variance upwards: the best are at the lower left."""
+    """A bar for the median, a dot for each case; orange where the mean is not the exact gradient."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -239,14 +239,11 @@ def plot(rows: list[Row], path: Path) -> None:
     for place, row in enumerate(rows):
         ratios = relative(row, rows[0])
         biased = statistics.median(row.bias) > 2 * statistics.median(row.noise)
-        colour = "tab:orange" if biased else "tab:blue"
-        left.barh(place, statistics.median(ratios), color=colour, alpha=0.6)
-        left.plot(ratios, [place] * len(ratios), "k.", markersize=4)
-        right.barh(place, statistics.median(row.bias), color=colour, alpha=0.6)
-        right.plot(row.bias, [place] * len(row.bias), "k.", markersize=4)
+        for axes, values in ((left, ratios), (right, row.bias)):
+            axes.barh(place, statistics.median(values), color="tab:orange" if biased else "tab:blue", alpha=0.6)
+            axes.plot(values, [place] * len(values), "k.", markersize=4)
         right.plot([statistics.median(row.noise)] * 2, [place - 0.4, place + 0.4], color="tab:red")
     left.axvline(1 / 3, color="grey", linestyle=":")
-    left.set_xscale("log")
     left.set_yticks(range(len(rows)), [row.name for row in rows])
     left.invert_yaxis()
     left.set_title("variance at equal cost (places read), the paper's = 1\ndotted: a third of it")

@@ -84,7 +84,7 @@ FAR = 4.8
 def test_mean_of_an_unbiased_estimator_is_the_exact_gradient(settings: dict, wiring: str) -> None:
     case = estimators.make_case(seed=0, places=4, wiring=wiring)
     hard = estimators.prepare(case, expected=0.0, **settings)
-    found = estimators.moments(case, hard, batches=60, copies=100)
+    found = estimators.moments(case, hard, batches=200, copies=100)
     misses = worst(found, estimators.exact(case))
     assert misses.keys() == dict(case.decoder.named_parameters()).keys()
     assert max(misses.values()) < FAR, misses
@@ -94,7 +94,7 @@ def test_mean_of_an_unbiased_estimator_is_the_exact_gradient(settings: dict, wir
 def test_the_same_check_finds_a_biased_one(settings: dict) -> None:
     case = estimators.make_case(seed=0, places=4)
     truth = estimators.exact(case)
-    found = estimators.moments(case, estimators.prepare(case, **{"expected": 0.0, **settings}), batches=60, copies=100)
+    found = estimators.moments(case, estimators.prepare(case, **{"expected": 0.0, **settings}), batches=200, copies=100)
     bias, by_chance = estimators.bias(found, truth)
     print(f"{name(settings)}: bias {bias:.3f} of the exact gradient's size, by chance {by_chance:.3f}")
     assert max(worst(found, truth).values()) > FAR
@@ -107,7 +107,7 @@ def test_with_the_coin_the_mean_is_that_of_both_losses(coin: str) -> None:
     case = estimators.make_case(seed=1, places=4)
     hard = estimators.prepare(case, estimator="reinforce", expected=0.5, entropy_weight=0.7, coin=coin)
     # A coin for a whole batch is one coin for all its copies: more batches of fewer.
-    found = estimators.moments(case, hard, *((60, 100) if coin == "picture" else (1500, 4)))
+    found = estimators.moments(case, hard, *((200, 100) if coin == "picture" else (1500, 4)))
     truth = estimators.exact(case, expected=0.5, entropy_weight=0.7)
     assert max(worst(found, truth).values()) < FAR
 

@@ -19,6 +19,7 @@ from captioning.encoders import Encoder
 from captioning.errors import CaptioningError
 from captioning.images import Transform, open_image
 from captioning.text import Vocabulary, tokenise
+from captioning.training.callbacks import FineTuneEncoder
 
 SIDES = frozenset(("left", "right", "leftmost", "rightmost", "lefthand", "righthand"))
 
@@ -293,8 +294,10 @@ class CaptioningData(pl.LightningDataModule):
         self.cache(module.encoder, self.trainer.strategy.root_device)
 
     def cache(self, encoder: Encoder, device: torch.device | str = "cpu") -> Features | None:
-        """The feature cache of all splits, built if need be; None with an encoder that is trained."""
-        if self.features is None or not encoder.frozen:
+        """The feature cache of all splits, built if need be; None with an encoder that learns, now or later."""
+        callbacks = getattr(self.trainer, "callbacks", [])  # none without a trainer
+        learns_later = any(isinstance(callback, FineTuneEncoder) for callback in callbacks)
+        if self.features is None or not encoder.frozen or learns_later:
             if self.mirror:
                 raise CaptioningError("data.mirror needs the feature cache: a frozen encoder and data.features")
             return None
