@@ -25,6 +25,7 @@ from captioning.text import Vocabulary
 
 _HEADER = "captioning"
 _FORMAT = 1
+_SEARCH = ("maximum_length", "beam", "length_penalty", "look")  # how a model captions, kept in its file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,18 +60,18 @@ class Caption:
         return overlay.panels(open_image(self.picture), self.words, self.maps, self.window, panel_width)
 
 
-def describe_model(
-    encoder: Encoder, decoder: Decoder, vocabulary: Vocabulary, maximum_length: int, look: LookName | None
-) -> dict[str, Any]:
-    """All of a model but its weights, in plain values: the header of the model file."""
+def describe_model(encoder: Encoder, decoder: Decoder, vocabulary: Vocabulary, **search: Any) -> dict[str, Any]:
+    """All of a model but its weights, in plain values: the header of the model file.
+
+    ``search`` is how it captions, by the names of :class:`Captioner`.
+    """
     return {
         "format": _FORMAT,
         "encoder": encoder.settings,
         "decoder": decoder.settings,
         "transform": dataclasses.asdict(encoder.transform),
         "vocabulary": vocabulary.words,
-        "maximum_length": maximum_length,
-        "look": look,
+        **search,
     }
 
 
@@ -91,6 +92,17 @@ class Captioner:
 
     >>> captioner = Captioner.load("model.safetensors")
     >>> captioner("photo.jpg").text
+
+    Args:
+        encoder: turns pictures into annotations.
+        decoder: says words about them.
+        vocabulary: the words.
+        maximum_length: words after which a caption is cut.
+        beam: how many captions at a time the search keeps; 1 is greedy.
+        length_penalty: power of a caption's length that its log-probability is divided by.
+        look: how hard attention looks: ``argmax`` at the likeliest place, ``sample`` at one drawn by chance, ``expect``
+            at all of them by their chances.
+        seed: of ``sample``.
     """
 
     def __init__(
@@ -99,6 +111,8 @@ class Captioner:
         decoder: Decoder,
         vocabulary: Vocabulary,
         maximum_length: int = 40,
+        beam: int = 1,
+        length_penalty: float = 0.0,
         look: LookName | None = None,
         seed: int = 0,
     ) -> None:
@@ -106,21 +120,19 @@ class Captioner:
         self.decoder = decoder.eval()
         self.vocabulary = vocabulary
         self.maximum_length = maximum_length
+        self.beam = beam
+        self.length_penalty = length_penalty
         self.look = look
         self.generator = torch.Generator(next(decoder.parameters()).device).manual_seed(seed)
 
     @classmethod
-    def load(
-        cls, path: str | Path, device: str | None = None, look: LookName | None = None, seed: int = 0
-    ) -> "Captioner":
+    def load(cls, path: str | Path, device: str | None = None, **search: Any) -> "Captioner":
         """Open a model file; no code in it is run.
 
         Args:
             path: a ``.safetensors`` file that training left behind.
             device: where to run; by default the GPU if there is one.
-            look: how hard attention looks: ``argmax`` at the likeliest place, ``sample`` at one drawn by chance,
-                ``expect`` at all of them by their chances; by default as the model was validated.
-            seed: of ``sample``.
+            **search: maximum_length, beam, length_penalty, look or seed, other than the model was validated with.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
@@ -147,12 +159,14 @@ class Captioner:
         encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         transform = header["transform"]
         encoder.transform = Transform(**{**transform, "mean": tuple(transform["mean"]), "std": tuple(transform["std"])})
-        vocabulary = Vocabulary(header["vocabulary"])
-        return cls(encoder, decoder, vocabulary, header["maximum_length"], look or header.get("look"), seed)
+        own = {name: header[name] for name in _SEARCH if name in header}
+        given = {name: value for name, value in search.items() if value is not None}
+        return cls(encoder, decoder, Vocabulary(header["vocabulary"]), **{**own, **given})
 
     def save(self, path: str | Path) -> None:
         """Write the model file."""
-        header = describe_model(self.encoder, self.decoder, self.vocabulary, self.maximum_length, self.look)
+        how = {name: getattr(self, name) for name in _SEARCH}
+        header = describe_model(self.encoder, self.decoder, self.vocabulary, **how)
         parts = {"encoder": self.encoder, "decoder": self.decoder}
         state = {f"{name}.{key}": tensor for name, part in parts.items() for key, tensor in part.state_dict().items()}
         write_model(Path(path), header, state)
@@ -197,8 +211,14 @@ class Captioner:
         pixels = torch.stack([transform(image) for image in images])
         with torch.inference_mode():
             annotations = self.encoder(pixels.to(next(self.decoder.parameters()).device))
-        choose = way_to_look(self.look, self.generator)
-        captions = search.greedy(self.decoder, annotations, self.maximum_length, choose)
+        captions = search.beam(
+            self.decoder,
+            annotations,
+            self.beam,
+            self.maximum_length,
+            self.length_penalty,
+            choose=way_to_look(self.look, self.generator),
+        )
         return [
             Caption(
                 words=self.vocabulary.decode(found.words),
@@ -207,5 +227,5 @@ class Captioner:
                 picture=image,
                 window=transform.window(*image.size),
             )
-            for image, found in zip(images, captions, strict=True)
+            for image, (found, *_) in zip(images, captions, strict=True)
         ]

@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     caption.add_argument("--model", required=True, metavar="FILE", help="the .safetensors file of a training run")
     caption.add_argument("--json", action="store_true", help="print one JSON object per picture instead of text")
     caption.add_argument("--overlay", type=Path, metavar="DIR", help="write a PNG per picture: a map for every word")
+    caption.add_argument("--beam", type=int, metavar="K", help="captions that the search keeps (default: the model's)")
     caption.add_argument(
         "--look",
         choices=("expect", "argmax", "sample"),
@@ -142,7 +143,7 @@ def _caption(options: argparse.Namespace) -> None:
 
     from captioning.captioner import Captioner
 
-    captioner = Captioner.load(options.model, look=options.look, seed=options.seed)
+    captioner = Captioner.load(options.model, beam=options.beam, look=options.look, seed=options.seed)
     if options.overlay:
         _make_folder(options.overlay)
     overlays = _overlay_names(pictures)

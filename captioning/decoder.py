@@ -71,6 +71,7 @@ class Decoder(nn.Module):
         vocabulary_size: V, how many words it can say.
         annotation_size: D, the encoder's width.
         places: L, cells of the encoder's grid.
+        squash: width that annotations are brought to first, by a linear map, ReLU and dropout; 0 for none of it.
         embedding_size: E, width of a word's embedding.
         hidden_size: H, width of the LSTM.
         attention_size: A, width in which ``additive`` and ``scaled_dot`` compare places with the state.
@@ -80,7 +81,9 @@ class Decoder(nn.Module):
         wiring: ``paper`` attends with the last state, then steps; ``luong`` steps, then attends with the new state.
         gate: β, how much of the context is let in: ``none``, one ``scalar`` as in the paper, or a ``vector``.
         neighbours: what lets annotations know each other before they are read.
-        dropout: on the state and before the vocabulary.
+        tied: the output layer takes the embeddings as its weights.
+        dropout: on squashed annotations, on the state and before the vocabulary.
+        word_dropout: share of the words before, in training, that it is not told.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Decoder(nn.Module):
         vocabulary_size: int,
         annotation_size: int,
         places: int,
+        squash: int = 0,
         embedding_size: int = 256,
         hidden_size: int = 512,
         attention_size: int = 256,
@@ -97,7 +101,9 @@ class Decoder(nn.Module):
         wiring: Wiring = "paper",
         gate: Gate = "scalar",
         neighbours: NeighbourName = "none",
+        tied: bool = False,
         dropout: float = 0.3,
+        word_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if attention not in ("soft", "hard"):
@@ -110,6 +116,7 @@ class Decoder(nn.Module):
             "vocabulary_size": vocabulary_size,
             "annotation_size": annotation_size,
             "places": places,
+            "squash": squash,
             "embedding_size": embedding_size,
             "hidden_size": hidden_size,
             "attention_size": attention_size,
@@ -119,10 +126,17 @@ class Decoder(nn.Module):
             "wiring": wiring,
             "gate": gate,
             "neighbours": neighbours,
+            "tied": tied,
             "dropout": dropout,
+            "word_dropout": word_dropout,
         }
         self.wiring = wiring
         self.hard = attention == "hard"
+        self.word_dropout = word_dropout
+        self.squash: nn.Module = nn.Identity()
+        if squash:
+            self.squash = nn.Sequential(nn.Linear(annotation_size, squash), nn.ReLU(), nn.Dropout(dropout))
+            annotation_size = squash
         self.neighbours = nn.Identity() if neighbours == "none" else Neighbours(neighbours, annotation_size)
         scores = make_score(score, annotation_size, hidden_size, attention_size, places)
         self.attention = SoftAttention(scores) if attention == "soft" else HardAttention(scores, temperature)
@@ -138,10 +152,18 @@ class Decoder(nn.Module):
             self.context_gates = nn.Linear(annotation_size, 4 * hidden_size, bias=False)
             self.output_hidden = nn.Linear(hidden_size, embedding_size)  # L_h
             self.output_context = nn.Linear(annotation_size, embedding_size, bias=False)  # L_z
-            self.output = nn.Linear(embedding_size, vocabulary_size)  # L_o
+            output_size = embedding_size
         else:
             self.combine = nn.Linear(annotation_size + hidden_size, hidden_size)  # W_c
-            self.output = nn.Linear(hidden_size, vocabulary_size)
+            output_size = hidden_size
+        if tied and output_size != embedding_size:
+            raise CaptioningError(
+                f"'tied' in wiring '{wiring}' needs embedding_size {embedding_size} equal to hidden_size {hidden_size}"
+            )
+        self.output = nn.Linear(output_size, vocabulary_size)  # L_o
+        self.tied = tied
+        if tied:  # its weights are the embeddings'
+            self.output.weight = None  # type: ignore[assignment]
         self._initialise()
 
     def _initialise(self) -> None:
@@ -153,7 +175,7 @@ class Decoder(nn.Module):
 
     def start(self, annotations: Tensor) -> tuple[Memory, State]:
         """Annotations (B, L, D) → the memory of each picture, and one state (B, 1, H) to begin from."""
-        annotations = self.neighbours(annotations)
+        annotations = self.neighbours(self.squash(annotations))
         mean = annotations.mean(dim=1, keepdim=True)  # (B, 1, D)
         state = State(self.start_hidden(mean).tanh(), self.start_cell(mean).tanh())
         return Memory(annotations, self.attention.score.keys(annotations)), state
@@ -178,7 +200,12 @@ class Decoder(nn.Module):
         memory, state = self.start(annotations)
         annotations = memory.annotations  # by now they may know their neighbours
         pictures, captions, steps = words.shape[0], words.shape[1], int(lengths.max())
-        embedded = self.embedding(words[..., :steps])  # (B, C, T, E)
+        before = words[..., :steps]
+        if self.training and self.word_dropout:
+            before = before.masked_fill(
+                torch.rand(before.shape, device=before.device) < self.word_dropout, Vocabulary.UNKNOWN
+            )
+        embedded = self.embedding(before)  # (B, C, T, E)
         # All steps in one product; unbound once, since the gradient of a slice is as large as what it was cut from.
         word_gates = self.word_gates(embedded).unbind(2)  # T × (B, C, 4H)
         state = State(*(part.expand(-1, captions, -1) for part in state))
@@ -188,11 +215,11 @@ class Decoder(nn.Module):
             if state.hidden.shape[:2] != (some_pictures, some_captions):
                 state = State(*(part[:some_pictures, :some_captions] for part in state))
                 memory = Memory(*(part[:some_pictures] for part in memory))
-            before = state
-            state, look = self.advance(gates[:some_pictures, :some_captions], before, memory, choose)
+            last = state
+            state, look = self.advance(gates[:some_pictures, :some_captions], last, memory, choose)
             parts = [state.hidden, look.context, look.weights]
             if self.hard:
-                looking = before if self.wiring == "paper" else state
+                looking = last if self.wiring == "paper" else state
                 parts += [look.scores, look.places[..., None], looking.hidden, looking.cell]
             ended = (0, 0, 0, captions - some_captions, 0, pictures - some_pictures)
             taken.append([F.pad(part, ended) for part in parts])
@@ -250,7 +277,8 @@ class Decoder(nn.Module):
             mixed = embedded + self.output_hidden(hidden) + self.output_context(context)
         else:
             mixed = self.combine(torch.cat((context, hidden), dim=-1))
-        return self.output(self.dropout(mixed.tanh()))
+        mixed = self.dropout(mixed.tanh())
+        return F.linear(mixed, self.embedding.weight, self.output.bias) if self.tied else self.output(mixed)
 
     def _look(self, hidden: Tensor, memory: Memory, choose: Choose | None) -> Look:
         look = self.attention(hidden, memory.keys, memory.annotations, choose)

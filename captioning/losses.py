@@ -18,15 +18,16 @@ from captioning.errors import CaptioningError
 Coin = Literal["picture", "batch"]
 
 
-def likelihood(logits: Tensor, targets: Tensor, captions: int) -> Tensor:
+def likelihood(logits: Tensor, targets: Tensor, captions: int, smoothing: float = 0.0) -> Tensor:
     """−log p(y | a), summed over a caption's words, averaged over the captions.
 
     Args:
         logits: (N, V) of the real words.
         targets: (N,).
         captions: how many captions those words belong to.
+        smoothing: share of the probability that is asked for all words alike.
     """
-    return F.cross_entropy(logits, targets, reduction="sum") / captions
+    return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing) / captions
 
 
 def doubly_stochastic(weights: Tensor, captions: int) -> Tensor:
@@ -56,13 +57,16 @@ class Sampled(NamedTuple):
     elsewhere: Callable[[Tensor], Tensor]  # places (R, S, T, K) → log p(y_t | s_<t, s_t = each of them), (R, S, T, K)
 
     @classmethod
-    def of(cls, reading: Reading, samples: int, elsewhere: Callable[[Looks, Tensor], Tensor]) -> "Sampled":
+    def of(
+        cls, reading: Reading, samples: int, elsewhere: Callable[[Looks, Tensor], Tensor], smoothing: float = 0.0
+    ) -> "Sampled":
         """From a reading of (B, C · S) captions, the S samples of a caption side by side.
 
         Args:
             reading: of a decoder with hard attention.
             samples: S.
             elsewhere: the decoder's, which looks a reading's words up at other places.
+            smoothing: as of the likelihood, which the reward is.
         """
         looks = reading.looks
         assert looks is not None
@@ -73,13 +77,15 @@ class Sampled(NamedTuple):
             where_words_are = values.new_zeros(pictures, rows, steps, *values.shape[1:]).index_put(index, values)
             return where_words_are.reshape(-1, samples, *where_words_are.shape[2:])
 
+        def reward(logits: Tensor, targets: Tensor) -> Tensor:
+            return -F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
+
         def chances_elsewhere(places: Tensor) -> Tensor:
             of_words = places.view(pictures, rows, steps, -1)[index]  # (N, K)
-            targets = reading.targets[:, None, None].expand(-1, of_words.shape[1], 1)
-            return spread(elsewhere(looks, of_words).log_softmax(dim=-1).gather(-1, targets).squeeze(-1))
+            return spread(reward(elsewhere(looks, of_words).mT, reading.targets[:, None].expand_as(of_words)))
 
         return cls(
-            rewards=spread(-F.cross_entropy(reading.logits, reading.targets, reduction="none")),
+            rewards=spread(reward(reading.logits, reading.targets)),
             is_word=spread(torch.ones_like(reading.targets, dtype=torch.bool)),
             places=spread(looks.places),
             log_chances=spread(looks.log_chances),

@@ -256,6 +256,39 @@ def test_hard_attention_is_not_a_soft_one_in_disguise(wiring: str) -> None:
     assert changes >= len(unseen)
 
 
+def test_squashed_annotations_are_what_is_read() -> None:
+    decoder = make_decoder(squash=5, attention_size=4).eval()
+    annotations, words, lengths = make_batch([[4, 2], [3, 3]])
+    sizes = ("vocabulary_size", "annotation_size", "places")
+    own = {name: value for name, value in decoder.settings.items() if name not in sizes}
+    narrow = Decoder(WORDS, 5, PLACES, **{**own, "squash": 0}).eval()
+    narrow.load_state_dict({key: value for key, value in decoder.state_dict().items() if not key.startswith("squash")})
+    squashed = torch.relu(annotations @ decoder.squash[0].weight.T + decoder.squash[0].bias)
+    torch.testing.assert_close(decoder(annotations, words, lengths), narrow(squashed, words, lengths))
+
+
+def test_tied_output_takes_the_embeddings() -> None:
+    decoder = make_decoder(tied=True).eval()
+    assert "output.weight" not in decoder.state_dict()
+    untied = make_decoder().eval()
+    untied.load_state_dict({**decoder.state_dict(), "output.weight": decoder.embedding.weight})
+    batch = make_batch([[4, 2], [3, 3]])
+    torch.testing.assert_close(decoder(*batch), untied(*batch))
+    assert make_decoder(tied=True, wiring="luong", embedding_size=HIDDEN).tied
+    with pytest.raises(CaptioningError, match="'tied' in wiring 'luong' needs embedding_size 5 equal to hidden_size 8"):
+        make_decoder(tied=True, wiring="luong")
+
+
+def test_word_dropout_hides_words_before_but_not_the_targets_and_in_training_only() -> None:
+    decoder = make_decoder(word_dropout=1.0)
+    annotations, words, lengths = make_batch([[4, 2], [3, 3]])
+    hidden = torch.where(words == Vocabulary.PAD, words, torch.full_like(words, Vocabulary.UNKNOWN))
+    reading = decoder(annotations, words, lengths)
+    assert torch.equal(reading.targets, make_decoder()(annotations, words, lengths).targets)
+    torch.testing.assert_close(reading.logits, decoder.eval()(annotations, hidden, lengths).logits)
+    torch.testing.assert_close(decoder(annotations, words, lengths), make_decoder().eval()(annotations, words, lengths))
+
+
 def test_padding_changes_nothing() -> None:
     decoder = make_decoder()
     annotations, words, lengths = make_batch([[3, 2]])

@@ -16,6 +16,13 @@ def test_likelihood_is_a_sum_over_words_and_a_mean_over_captions() -> None:
     assert loss.item() == pytest.approx(3 * 0.693147 / 2, rel=1e-5)
 
 
+def test_label_smoothing_asks_a_little_of_every_word() -> None:
+    logits = torch.tensor([[2.0, 0.0, -1.0]])
+    chances = logits.log_softmax(-1)[0]
+    expected = -(0.9 * chances[0] + 0.1 * chances.mean())
+    torch.testing.assert_close(losses.likelihood(logits, torch.tensor([0]), 1, smoothing=0.1), expected)
+
+
 def test_doubly_stochastic_is_zero_when_each_place_is_looked_at_once() -> None:
     once = torch.eye(4)[None, None]  # (1, 1, T = 4, L = 4)
     assert losses.doubly_stochastic(once, captions=1).item() == 0

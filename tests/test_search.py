@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -6,6 +8,7 @@ from torch import nn
 from captioning import search
 from captioning.attention import Look
 from captioning.decoder import Decoder, Memory, State
+from captioning.errors import CaptioningError
 from captioning.text import Vocabulary
 
 
@@ -78,6 +81,113 @@ def test_a_caption_is_never_empty_and_never_says_a_mark() -> None:
         found = search.greedy(make_decoder(end_bias=bias), torch.randn(20, 6, 8), maximum_length=6)
         assert all(one.words for one in found)
         assert not {word for one in found for word in one.words} & {0, 1, 2, 3}
+
+
+def score(decoder: Decoder, annotations: torch.Tensor, words: list[int]) -> list[float]:
+    """log p of each word and of the end, by teacher forcing."""
+    ids = torch.tensor([[[Vocabulary.START, *words, Vocabulary.END]]])
+    reading = decoder(annotations, ids, torch.tensor([[len(words) + 1]]))
+    return (-F.cross_entropy(reading.logits, reading.targets, reduction="none")).tolist()
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.7, 1.0])
+def test_a_wide_beam_is_an_exhaustive_search(length_penalty: float) -> None:
+    """Every caption of up to three of the eight words, scored one by one; a beam that holds them all finds the best."""
+    decoder = make_decoder(end_bias=1.0)
+    annotations = torch.randn(4, 6, 8)
+    captions = [list(words) for length in (1, 2) for words in itertools.product(range(4, 12), repeat=length)]
+    for number, found in enumerate(search.beam(decoder, annotations, 100, 3, length_penalty, n_best=5)):
+        one = annotations[number : number + 1]
+        # The beam may also cut a third word off from its end; captions that ended come first.
+        scores = {
+            tuple(words): sum(score(decoder, one, words)) / (len(words) + 1) ** length_penalty for words in captions
+        }
+        expected = sorted(scores, key=scores.__getitem__, reverse=True)[:5]
+        assert [tuple(caption.words) for caption in found] == expected
+
+
+def test_beam_scores_and_maps_are_those_of_teacher_forcing() -> None:
+    """The maps follow their beam, whichever beam it went on from."""
+    decoder = make_decoder(end_bias=2.0)
+    annotations = torch.randn(6, 6, 8)
+    lengths = set()
+    for number, captions in enumerate(search.beam(decoder, annotations, 4, 12, n_best=4)):
+        one = annotations[number : number + 1]
+        for found in captions:
+            if len(found.words) == 12:
+                continue
+            lengths.add(len(found.words))
+            assert found.log_probabilities == pytest.approx(score(decoder, one, found.words), abs=1e-4)
+            ids = torch.tensor([[[Vocabulary.START, *found.words, Vocabulary.END]]])
+            reading = decoder(one, ids, torch.tensor([[len(found.words) + 1]]))
+            torch.testing.assert_close(found.weights, reading.weights[0, 0, :-1].detach())
+        totals = [sum(found.log_probabilities) for found in captions if len(found.words) < 12]
+        assert totals == sorted(totals, reverse=True)
+    assert len(lengths) > 2
+
+
+def test_a_batch_of_beams_equals_one_by_one() -> None:
+    decoder = make_decoder(end_bias=2.0)
+    annotations = torch.randn(8, 6, 8)
+    together = search.beam(decoder, annotations, 3, length_penalty=0.7, n_best=3)
+    for number, captions in enumerate(together):
+        (alone,) = search.beam(decoder, annotations[number : number + 1], 3, length_penalty=0.7, n_best=3)
+        assert [found.words for found in alone] == [found.words for found in captions]
+
+
+def test_a_wider_beam_finds_better_captions() -> None:
+    decoder = make_decoder(end_bias=2.0)
+    annotations = torch.randn(30, 6, 8)
+    totals = []
+    for size in (1, 3, 10):
+        found = search.beam(decoder, annotations, size)
+        totals.append(sum(sum(captions[0].log_probabilities) for captions in found))
+    assert totals == sorted(totals)
+    assert totals[0] < totals[2]
+
+
+def test_stopping_early_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = make_decoder(end_bias=4.0)
+    annotations = torch.randn(10, 6, 8)
+    steps = []
+    step = decoder.step
+    monkeypatch.setattr(decoder, "step", lambda *arguments: steps.append(1) or step(*arguments))
+    found = search.beam(decoder, annotations, 3, 40, 0.8, n_best=2)
+    assert len(steps) < 40
+    taken = len(steps)
+    monkeypatch.setattr(torch.Tensor, "all", lambda *_: False)  # never stop early
+    later = search.beam(decoder, annotations, 3, 40, 0.8, n_best=2)
+    assert len(steps) == taken + 40
+    assert [[one.words for one in captions] for captions in found] == [
+        [one.words for one in captions] for captions in later
+    ]
+
+
+def test_beams_that_never_end_are_cut() -> None:
+    for captions in search.beam(make_decoder(end_bias=-100.0), torch.randn(2, 6, 8), 3, maximum_length=5, n_best=3):
+        assert [len(found.words) for found in captions] == [5, 5, 5]
+        assert len({tuple(found.words) for found in captions}) == 3
+
+
+def test_beams_share_their_pictures_memory() -> None:
+    decoder = make_decoder()
+    seen = set()
+    step = decoder.step
+
+    def watch(words: torch.Tensor, state: State, memory: Memory, choose: None):
+        seen.add((memory.annotations.data_ptr(), memory.keys.data_ptr(), memory.annotations.shape))
+        return step(words, state, memory, choose)
+
+    decoder.step = watch
+    annotations = torch.randn(4, 6, 8)
+    search.beam(decoder, annotations, 5)
+    assert len(seen) == 1
+    assert next(iter(seen))[2] == annotations.shape
+
+
+def test_no_more_captions_than_beams() -> None:
+    with pytest.raises(CaptioningError, match="n_best 4: take 1 to 3"):
+        search.beam(make_decoder(), torch.randn(1, 6, 8), 3, n_best=4)
 
 
 class Counting(nn.Module):

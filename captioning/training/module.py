@@ -28,6 +28,7 @@ class CaptioningModule(pl.LightningModule):
         image_size: side of the encoder's input in pixels; 0 takes the encoder's own.
         fit: how a photo that is not square is made so.
         train_encoder: train the encoder too; else it is frozen.
+        label_smoothing: share of the probability that training asks for all words alike.
         doubly_stochastic: λ, weight of the term that asks each place to be looked at once in all.
         estimator: how the gradient of hard attention is estimated: ``reinforce`` (the paper's), ``leave_one_out``,
             ``learned``, ``gumbel`` or ``top_k``. This and the seven settings below are of ``attention: hard`` only.
@@ -40,6 +41,8 @@ class CaptioningModule(pl.LightningModule):
         soft_start: share of the training, from its beginning, in which places are not sampled at all but expected.
         look: how a hard model looks when it captions: ``argmax``, ``sample`` or ``expect``; by itself by ``argmax``.
         maximum_length: words after which a generated caption is cut.
+        beam: how many captions at a time the search keeps; 1 is greedy.
+        length_penalty: power of a caption's length that its log-probability is divided by, to compare it with others.
         optimizer: any of torch's.
         lr_scheduler: any of torch's, stepped each epoch, or WarmupCosine, stepped each batch.
         **decoder: settings of the decoder.
@@ -53,6 +56,7 @@ class CaptioningModule(pl.LightningModule):
         image_size: int = 0,
         fit: Fit = "stretch",
         train_encoder: bool = False,
+        label_smoothing: float = 0.0,
         doubly_stochastic: float = 1.0,
         estimator: str = "reinforce",
         samples: int = 0,
@@ -64,18 +68,21 @@ class CaptioningModule(pl.LightningModule):
         soft_start: float = 0.0,
         look: attention.LookName | None = None,
         maximum_length: int = 40,
+        beam: int = 1,
+        length_penalty: float = 0.0,
         optimizer: OptimizerCallable = torch.optim.AdamW,
         lr_scheduler: LRSchedulerCallable | None = None,
         **decoder: Any,
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore=["vocabulary", "optimizer", "lr_scheduler", "look"])
+        self.save_hyperparameters(ignore=["vocabulary", "optimizer", "lr_scheduler", "look", "beam", "length_penalty"])
         self.vocabulary = Vocabulary(vocabulary)
         self.encoder = Encoder(encoder, weights, image_size, fit, frozen=not train_encoder)
         rows, columns = self.encoder.grid
         self.decoder = Decoder(
             vocabulary_size=len(vocabulary), annotation_size=self.encoder.width, places=rows * columns, **decoder
         )
+        self.label_smoothing = label_smoothing
         self.doubly_stochastic = doubly_stochastic
         self.hard = None
         if self.decoder.hard:
@@ -86,6 +93,8 @@ class CaptioningModule(pl.LightningModule):
         self.soft_start = soft_start
         self.look = look
         self.maximum_length = maximum_length
+        self.beam = beam
+        self.length_penalty = length_penalty
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
         self._evaluated: list[tuple[Batch, list[search.Found]]] = []
@@ -138,7 +147,13 @@ class CaptioningModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["captioner"] = describe_model(
-            self.encoder, self.decoder, self.vocabulary, self.maximum_length, self.look
+            self.encoder,
+            self.decoder,
+            self.vocabulary,
+            maximum_length=self.maximum_length,
+            beam=self.beam,
+            length_penalty=self.length_penalty,
+            look=self.look,
         )
 
     def _annotations(self, batch: Batch) -> Tensor:
@@ -149,10 +164,11 @@ class CaptioningModule(pl.LightningModule):
         self, batch: Batch, annotations: Tensor, choose: attention.Choose | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         reading = self.decoder(annotations, batch.words, batch.lengths, choose)
+        smoothing = self.label_smoothing if self.training else 0.0
         captions = int((batch.lengths > 0).sum())
         weights = reading.weights if self.doubly_stochastic else reading.weights.detach()  # spares its backward pass
         parts = {
-            "likelihood": losses.likelihood(reading.logits, reading.targets, captions),
+            "likelihood": losses.likelihood(reading.logits, reading.targets, captions, smoothing),
             "doubly_stochastic": losses.doubly_stochastic(weights, captions),
         }
         return parts["likelihood"] + self.doubly_stochastic * parts["doubly_stochastic"], parts
@@ -163,7 +179,7 @@ class CaptioningModule(pl.LightningModule):
         words, lengths = (part.repeat_interleave(hard.samples, dim=1) for part in (batch.words, batch.lengths))
         reading = self.decoder(annotations, words, lengths, hard.choose(expected, generator))
         captions = int((batch.lengths > 0).sum())
-        parts = hard(losses.Sampled.of(reading, hard.samples, self.decoder.elsewhere), captions)
+        parts = hard(losses.Sampled.of(reading, hard.samples, self.decoder.elsewhere, self.label_smoothing), captions)
         spread = losses.doubly_stochastic(reading.weights, captions * hard.samples)
         logged = {
             "likelihood": -parts.reward,
@@ -188,7 +204,10 @@ class CaptioningModule(pl.LightningModule):
         self._evaluated.append((batch, self._caption(annotations)))
 
     def _caption(self, annotations: Tensor) -> list[search.Found]:
-        return search.greedy(self.decoder, annotations, self.maximum_length, self._choose())
+        found = search.beam(
+            self.decoder, annotations, self.beam, self.maximum_length, self.length_penalty, choose=self._choose()
+        )
+        return [best for best, *_ in found]
 
     def _choose(self) -> attention.Choose | None:
         return attention.way_to_look(self.look, self._generator())
