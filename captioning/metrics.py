@@ -1,7 +1,9 @@
 """Scores of whole sets of captions, never averaged over batches."""
 
+import math
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,6 +19,90 @@ def bleu(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequ
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a set without one common 4-gram scores 0, which says it all
         return [float(score) for score in corpus_bleu(references, hypotheses, weights=orders)]
+
+
+def rouge_l(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> float:
+    """ROUGE-L: the longest common subsequence with the closest reference, recall counting 1.2 times as much."""
+    scores = [_rouge_l(hypothesis, own) for hypothesis, own in zip(hypotheses, references, strict=True)]
+    return sum(scores) / len(scores)
+
+
+def _rouge_l(hypothesis: Sequence[str], references: Sequence[Sequence[str]], beta: float = 1.2) -> float:
+    common = [_common(hypothesis, reference) for reference in references]
+    precision = max(length / max(len(hypothesis), 1) for length in common)
+    recall = max(length / max(len(reference), 1) for length, reference in zip(common, references, strict=True))
+    if not precision or not recall:
+        return 0.0
+    return (1 + beta**2) * precision * recall / (recall + beta**2 * precision)
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """Length of the longest common subsequence."""
+    lengths = [0] * (len(other) + 1)
+    for word in one:
+        before = 0
+        for place, against in enumerate(other, 1):
+            before, lengths[place] = (
+                lengths[place],
+                before + 1 if word == against else max(lengths[place], lengths[place - 1]),
+            )
+    return lengths[-1]
+
+
+class CiderD:
+    """CIDEr-D (Vedantam et al. 2015): n-grams weighed by how few pictures they are said of, compared by their cosine.
+
+    Args:
+        references: of each picture; the pictures are also what n-grams are counted over.
+    """
+
+    def __init__(self, references: Sequence[Sequence[Sequence[str]]]) -> None:
+        counted = [[_grams(caption) for caption in own] for own in references]
+        self.pictures_with = Counter(gram for own in counted for gram in set().union(*own))
+        self.log_pictures = math.log(len(references))
+        self.references = [[self._weigh(grams) for grams in own] for own in counted]
+
+    def __call__(self, hypotheses: Sequence[Sequence[str]]) -> list[float]:
+        """The score of a caption of each picture; their mean is the set's."""
+        return [
+            self._score(self._weigh(_grams(words)), own) for words, own in zip(hypotheses, self.references, strict=True)
+        ]
+
+    def _weigh(self, grams: Counter[tuple[str, ...]]) -> "_Weighed":
+        weights: list[dict[tuple[str, ...], float]] = [{}, {}, {}, {}]
+        for gram, count in grams.items():
+            rare = self.log_pictures - math.log(max(1, self.pictures_with.get(gram, 0)))
+            weights[len(gram) - 1][gram] = count * rare
+        norms = [math.sqrt(sum(weight**2 for weight in own.values())) for own in weights]
+        # The length that the original compares is the number of pairs of words.
+        return weights, norms, sum(count for gram, count in grams.items() if len(gram) == 2)
+
+    @staticmethod
+    def _score(hypothesis: "_Weighed", references: Sequence["_Weighed"], sigma: float = 6.0) -> float:
+        weights, norms, length = hypothesis
+        total = 0.0
+        for their_weights, their_norms, their_length in references:
+            alike = 0.0
+            for ours, theirs, norm, their_norm in zip(weights, their_weights, norms, their_norms, strict=True):
+                if norm and their_norm:
+                    shared = sum(
+                        min(weight, theirs[gram]) * theirs[gram] for gram, weight in ours.items() if gram in theirs
+                    )
+                    alike += shared / (norm * their_norm)
+            total += alike * math.exp(-((length - their_length) ** 2) / (2 * sigma**2))
+        return 10 * total / 4 / len(references)
+
+
+_Weighed = tuple[list[dict[tuple[str, ...], float]], list[float], int]
+
+
+def _grams(words: Sequence[str]) -> Counter[tuple[str, ...]]:
+    return Counter(_all_grams(words))
+
+
+def _all_grams(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for order in range(1, 5):
+        yield from zip(*(words[start:] for start in range(order)), strict=False)
 
 
 def truth(captions: Sequence[Sequence[str]], scenes: Sequence[Scene]) -> float:

@@ -34,6 +34,29 @@ def test_bleu_without_anything_in_common_is_zero() -> None:
     assert metrics.bleu([["x"]], [[["y", "z"]]]) == pytest.approx([0, 0, 0, 0], abs=1e-9)
 
 
+REFERENCES = [
+    ["a black dog runs on the green grass", "the dog is running", "a dog on grass"],
+    ["two children play in the snow", "kids playing in white snow outside", "two kids"],
+    ["a man rides a red bike down the street", "a cyclist on the road", "the man is on a bike"],
+]
+HYPOTHESES = ["a dog runs on the grass", "two kids play in the snow", "a red bike"]
+
+
+def test_rouge_and_cider_are_those_of_coco() -> None:
+    """The numbers are what pycocoevalcap 1.2 gives for the same words."""
+    references = [[caption.split() for caption in own] for own in REFERENCES]
+    hypotheses = [caption.split() for caption in HYPOTHESES]
+    assert metrics.rouge_l(hypotheses, references) == pytest.approx(0.7942963469279257, abs=1e-9)
+    each = metrics.CiderD(references)(hypotheses)
+    assert each == pytest.approx([2.6594983872876927, 3.0379894533576977, 1.168042115462435], abs=1e-9)
+
+
+def test_rouge_and_cider_of_nothing_alike_are_zero() -> None:
+    references = [[["a", "dog"]], [["a", "cat"]]]
+    assert metrics.rouge_l([["x"], []], references) == 0
+    assert metrics.CiderD(references)([["x"], []]) == [0, 0]
+
+
 def test_truth() -> None:
     captions = [
         "a red circle left of a blue square".split(),

@@ -230,7 +230,12 @@ class CaptioningModule(pl.LightningModule):
             evaluated = [row for rows in everywhere for row in rows]
         records, captions, maps = zip(*evaluated, strict=True)
         references = [[tokenise(caption) for caption in record.captions] for record in records]
-        scores = {"bleu4": metrics.bleu(captions, references)[3]}
+        cider = metrics.CiderD(references)(captions)
+        scores = {
+            "bleu4": metrics.bleu(captions, references)[3],
+            "rouge_l": metrics.rouge_l(captions, references),
+            "cider": sum(cider) / len(cider),
+        }
         if all("scene" in record.details for record in records):
             scenes = [Scene.from_json(record.details["scene"]) for record in records]
             scores["truth"] = metrics.truth(captions, scenes)
