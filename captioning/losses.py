@@ -270,7 +270,7 @@ class HardLoss(nn.Module):
             total=total,
             score=score,
             reward=whole.sum() / count,
-            baseline=estimate.baseline.detach()[..., 0].sum() / count,
+            baseline=(estimate.baseline.detach() * sampled.is_word)[..., 0].sum() / count,
             entropy=entropies.detach().sum() / sampled.is_word.sum(),
         )
         if self.training:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 from tqdm import tqdm
 
@@ -83,7 +84,10 @@ def ensure(
     folder = locate(root, encoder, images, mirror)
     if not folder.is_dir():
         try:
-            _build(folder, encoder, images, mirror, device, batch_size)
+            root.mkdir(parents=True, exist_ok=True)
+            with FileLock(root / f"{folder.name}.lock"):  # two trainings begun together must not build the same cache
+                if not folder.is_dir():
+                    _build(folder, encoder, images, mirror, device, batch_size)
         except OSError as error:
             needed = _bytes(encoder, images, mirror) / 1e9
             reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
@@ -137,8 +141,12 @@ def _reserve(path: Path, encoder: "Encoder", images: Sequence[Path], mirror: boo
     half_written = path.with_suffix(".new")
     try:
         array = np.lib.format.open_memmap(half_written, mode="w+", dtype=np.float16, shape=shape)
-        with half_written.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, half_written.stat().st_size)
+        if hasattr(os, "posix_fallocate"):
+            with half_written.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, half_written.stat().st_size)
+        else:  # macOS and Windows: what is written takes its room too, only slower
+            array[:] = 0
+            array.flush()
     except OSError:
         half_written.unlink(missing_ok=True)
         raise

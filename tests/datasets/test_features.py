@@ -1,5 +1,6 @@
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,25 @@ def test_an_interrupted_build_goes_on(
     assert sorted(path.name for path in resumed.folder.iterdir()) == ["annotations.npy", "pictures.txt"]
 
 
+def test_two_that_begin_together_build_once(tmp_path: Path, images: list[Path]) -> None:
+    encoders = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        encoders.append(Encoder("tiny", frozen=True))
+    seen = [count(encoder) for encoder in encoders]
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(lambda encoder: features.ensure(tmp_path, encoder, images, batch_size=2), encoders)
+    assert first.folder == second.folder
+    assert sorted(map(sum, seen)) == [0, 20]
+
+
+def test_without_posix_fallocate(
+    tmp_path: Path, encoder: Encoder, images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "posix_fallocate")
+    assert len(features.ensure(tmp_path, encoder, images)) == 20
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_one_line_and_leaves_no_cache(
     tmp_path: Path, encoder: Encoder, images: list[Path], monkeypatch: pytest.MonkeyPatch, code: int
@@ -111,7 +131,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_cache(
         CaptioningError, match=r"the disk is full\); make room, or name another folder with --data.features"
     ):
         features.ensure(tmp_path, encoder, images)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"]
     monkeypatch.undo()
     assert len(features.ensure(tmp_path, encoder, images)) == 20
 
