@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from captioning.encoders import Encoder
 
 
+_SAVE_EVERY = 16  # batches: to flush so large an array after each of them would take longer than the CNN
+
+
 class Features:
     """The annotations of a list of pictures, by their place in it.
 
@@ -123,12 +126,13 @@ def _build(
                     seen = encoder((pixels.flip(-1) if copy else pixels).to(device))  # (B, L, D)
                     annotations[copy, done : done + len(pixels)] = seen.to("cpu", torch.float16).numpy()
             done += len(pixels)
-            annotations.flush()
-            _write(progress, str(done))
             bar.update(len(pixels))
+            if done % (_SAVE_EVERY * batch_size) == 0:
+                annotations.flush()
+                _write(progress, str(done))
+    annotations.flush()
     _write(unfinished / "pictures.txt", "\n".join(map(str, images)))
-    del annotations
-    progress.unlink()
+    progress.unlink(missing_ok=True)
     unfinished.replace(folder)
 
 

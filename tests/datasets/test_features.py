@@ -88,6 +88,7 @@ def test_an_interrupted_build_goes_on(
             raise KeyboardInterrupt
         return open_image(picture, size)
 
+    monkeypatch.setattr(features, "_SAVE_EVERY", 2)
     monkeypatch.setattr(features, "open_image", stop_at_last)
     with pytest.raises(KeyboardInterrupt):
         features.ensure(tmp_path / "parts", encoder, images, batch_size=4)
