@@ -11,7 +11,7 @@ A score's ``keys`` are what it needs of the annotations, the same at every step:
 
 import functools
 import math
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -175,7 +175,7 @@ def straight_through(scores: Tensor, annotations: Tensor, generator: torch.Gener
 
 
 def expect_where(scores: Tensor, annotations: Tensor, expected: Tensor, choose: Choose) -> Look:
-    """The expectation for the pictures (B,) whose coin fell so, a choice for the others (Xu et al., section 4.2.1)."""
+    """The expectation for the pictures (B,) whose coin fell so, a choice for the others (Xu et al., section 4.1)."""
     expected = expected[: len(scores), None]  # the pictures that ended first, and are no longer here, were the last
     soft, hard = expect(scores, annotations), choose(scores, annotations)
     context = torch.where(expected[..., None], soft.context, hard.context)
@@ -185,6 +185,16 @@ def expect_where(scores: Tensor, annotations: Tensor, expected: Tensor, choose: 
 
 def _all_count(scores: Tensor) -> Tensor:
     return torch.full(scores.shape[:2], -1, device=scores.device)
+
+
+def check_look(name: LookName | None, hard: bool) -> None:
+    """Refuse a look that there is not, or that a model cannot do, before anything has been done for nothing."""
+    if name not in (None, *get_args(LookName)):
+        raise CaptioningError(f"unknown look '{name}'; choose {', '.join(get_args(LookName))}")
+    if not hard and name not in (None, "expect"):
+        raise CaptioningError(
+            f"look '{name}' needs hard attention, and this model's attention is soft; leave it out, or take 'expect'"
+        )
 
 
 def way_to_look(name: LookName | None, generator: torch.Generator) -> Choose | None:
@@ -198,7 +208,6 @@ def way_to_look(name: LookName | None, generator: torch.Generator) -> Choose | N
             return argmax
         case "sample":
             return functools.partial(sample, generator=generator)
-    raise CaptioningError(f"unknown look '{name}'; choose expect, argmax or sample")
 
 
 class SoftAttention(nn.Module):
@@ -227,7 +236,10 @@ class HardAttention(nn.Module):
         self.temperature = temperature
 
     def forward(self, hidden: Tensor, keys: Tensor, annotations: Tensor, choose: Choose | None = None) -> Look:
-        return (choose or argmax)(self.score(hidden, keys) / self.temperature, annotations)
+        scores = self.score(hidden, keys)
+        if scores.dtype in (torch.float16, torch.bfloat16):  # too coarse to draw from, and for log α
+            scores = scores.float()
+        return (choose or argmax)(scores / self.temperature, annotations)
 
 
 class Neighbours(nn.Module):

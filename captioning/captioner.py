@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from captioning import overlay, search
-from captioning.attention import LookName, way_to_look
+from captioning.attention import LookName, check_look, way_to_look
 from captioning.decoder import Decoder
 from captioning.encoders import Encoder
 from captioning.errors import CaptioningError
@@ -102,7 +102,7 @@ class Captioner:
         length_penalty: power of a caption's length that its log-probability is divided by.
         look: how hard attention looks: ``argmax`` at the likeliest place, ``sample`` at one drawn by chance, ``expect``
             at all of them by their chances.
-        seed: of ``sample``.
+        seed: of ``sample``: the same pictures in the same batches are looked at in the same places.
     """
 
     def __init__(
@@ -122,6 +122,7 @@ class Captioner:
         self.maximum_length = maximum_length
         self.beam = beam
         self.length_penalty = length_penalty
+        check_look(look, decoder.hard)
         self.look = look
         self.generator = torch.Generator(next(decoder.parameters()).device).manual_seed(seed)
 

@@ -79,7 +79,9 @@ def _parser() -> argparse.ArgumentParser:
         help="how hard attention looks: at all places by their chances, at the likeliest, or at one drawn by chance "
         "(default: as the model was validated)",
     )
-    caption.add_argument("--seed", type=int, default=0, help="of --look sample (default 0)")
+    caption.add_argument(
+        "--seed", type=int, default=0, help="of --look sample, for the same pictures and batch size (default 0)"
+    )
     caption.add_argument("--batch-size", type=int, default=16, metavar="N", help="pictures at a time (default 16)")
     caption.set_defaults(run=_caption)
 
@@ -132,6 +134,8 @@ def _caption(options: argparse.Namespace) -> None:
     """Print each picture's caption. Those that cannot be read are named on stderr, and the rest go on."""
     if options.batch_size < 1:
         raise CaptioningError(f"--batch-size {options.batch_size}: take at least 1")
+    if not 0 <= options.seed < 2**63:
+        raise CaptioningError(f"--seed {options.seed}: take a number from 0 to {2**63 - 1}")
     pictures, errors = _find(options.pictures)
     failed = bool(errors)
     for error in errors:

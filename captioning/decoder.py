@@ -217,14 +217,17 @@ class Decoder(nn.Module):
                 memory = Memory(*(part[:some_pictures] for part in memory))
             last = state
             state, look = self.advance(gates[:some_pictures, :some_captions], last, memory, choose)
-            parts = [state.hidden, look.context, look.weights]
+            parts = [state.hidden, look.context]
             if self.hard:
                 looking = last if self.wiring == "paper" else state
                 parts += [look.scores, look.places[..., None], looking.hidden, looking.cell]
+            else:
+                parts += [look.weights]
             ended = (0, 0, 0, captions - some_captions, 0, pictures - some_pictures)
             taken.append([F.pad(part, ended) for part in parts])
 
-        said, seen, weights, *looked = (torch.stack(part, 2) for part in zip(*taken, strict=True))  # (B, C, T, ·)
+        said, seen, *looked = (torch.stack(part, 2) for part in zip(*taken, strict=True))  # (B, C, T, ·)
+        weights = looked[0].softmax(dim=-1) if self.hard else looked[0]
         is_word = torch.arange(steps) < lengths[..., None]  # (B, C, T)
         # The index is found on the CPU: a mask on the GPU would make it wait for the count.
         real = is_word.flatten().nonzero().squeeze(1).to(words.device)
@@ -233,7 +236,6 @@ class Decoder(nn.Module):
         targets = words[..., 1 : steps + 1].flatten()[real]
         looks = None
         if self.hard:
-            weights = looked[0].softmax(dim=-1)
             scores, places, hidden, cell = (part.flatten(0, 2)[real] for part in looked)
             where = is_word.nonzero().to(words.device)
             looks = Looks(

@@ -16,6 +16,7 @@ from captioning.decoder import Looks, Reading
 from captioning.errors import CaptioningError
 
 Coin = Literal["picture", "batch"]
+EstimatorName = Literal["reinforce", "leave_one_out", "learned", "gumbel", "top_k"]
 
 
 def likelihood(logits: Tensor, targets: Tensor, captions: int, smoothing: float = 0.0) -> Tensor:
@@ -144,7 +145,7 @@ def top_k(sampled: Sampled, loss: "HardLoss") -> Estimate:
     moved = (chances * (rewards - usual[..., None]).detach()).sum(-1).masked_fill(expected, 0.0)
     later = to_go(read) - read
     return Estimate(
-        direct=read + moved,
+        direct=read + loss.reward_weight * moved,  # it stands for a part of the score-function term
         returns=later + beyond * sampled.rewards,
         baseline=of_the_others(later) + beyond * usual.detach(),
     )
@@ -170,7 +171,7 @@ class Estimator(NamedTuple):
     fewest: int = 1
 
 
-ESTIMATORS = {
+ESTIMATORS: dict[EstimatorName, Estimator] = {
     "reinforce": Estimator(attention.sample, moving_average),
     "leave_one_out": Estimator(attention.sample, leave_one_out, samples=4, fewest=2),
     "learned": Estimator(attention.sample, learned),
@@ -207,7 +208,7 @@ class HardLoss(nn.Module):
 
     def __init__(
         self,
-        estimator: str,
+        estimator: EstimatorName,
         hidden_size: int,
         samples: int = 0,
         candidates: int = 4,
@@ -265,7 +266,8 @@ class HardLoss(nn.Module):
         if estimate.baseline.requires_grad:  # it learns, and from nothing but this
             words_left = to_go(sampled.is_word).clamp(min=1)
             missed = (estimate.returns.detach() - estimate.baseline) / words_left * one_place
-            total = total + missed.square().sum() / count
+            # A mean over words: gradients are clipped together, and this must not take the others' share.
+            total = total + missed.square().sum() / sampled.is_word.sum()
         parts = HardParts(
             total=total,
             score=score,

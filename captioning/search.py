@@ -88,7 +88,7 @@ def beam(
         ends = _pick(torch.cat((ends, here), 1), order)
         totals, kept = best.masked_fill(is_end, -torch.inf).topk(min(size, best.shape[1]))
         said = log_probabilities.flatten(1).gather(1, places)
-        steps.append(_Step(parents, words, said, look.weights, kept))
+        steps.append(_Step(parents, words, said, look.weights.float(), kept))
         words, came_from = words.gather(1, kept), parents.gather(1, kept)
         state = State(*(_pick(part, came_from) for part in state))
         # What has not ended can only lose probability: this is the best that it may still come to.

@@ -80,6 +80,21 @@ def test_the_coin_decides_for_all_captions_of_a_picture() -> None:
             assert torch.equal(got[picture], (if_heads if coin else if_tails)[picture])
 
 
+def test_the_coins_are_those_of_the_pictures_that_are_left() -> None:
+    """Pictures whose captions have all ended are the last, and are no longer looked at."""
+    scores, annotations = make(2, 4)
+    look = attention.expect_where(scores, annotations, torch.tensor([False, True, False]), attention.argmax)
+    assert torch.equal(look.places[0], scores[0].argmax(-1))
+    assert (look.places[1] == -1).all()
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+def test_half_precision_is_too_coarse_to_draw_from(precision: torch.dtype) -> None:
+    hard = HardAttention(Location(7, PLACES), 1.0).to(precision)
+    hidden, annotations = torch.randn(2, 3, 7, dtype=precision), torch.randn(2, PLACES, 4, dtype=precision)
+    assert hard(hidden, annotations, annotations).scores.dtype == torch.float32
+
+
 def test_temperature_flattens_the_chances() -> None:
     hidden, annotations = torch.randn(2, 3, 7), torch.randn(2, PLACES, 4)
     score = Location(7, PLACES)
@@ -108,7 +123,11 @@ def test_soft_can_only_expect() -> None:
         soft(hidden, annotations, annotations, attention.argmax)
 
 
-def test_a_look_must_exist() -> None:
+def test_a_look_must_exist_and_fit_the_model() -> None:
     assert attention.way_to_look(None, seeded()) is None
-    with pytest.raises(CaptioningError, match="unknown look 'x'; choose"):
-        attention.way_to_look("x", seeded())
+    for look, hard in ((None, False), ("expect", False), (None, True), ("argmax", True), ("sample", True)):
+        attention.check_look(look, hard)
+    with pytest.raises(CaptioningError, match="unknown look 'x'; choose expect, argmax, sample"):
+        attention.check_look("x", hard=True)
+    with pytest.raises(CaptioningError, match=r"look 'argmax' needs hard attention.*leave it out, or take 'expect'"):
+        attention.check_look("argmax", hard=False)

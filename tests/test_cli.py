@@ -66,6 +66,12 @@ def test_a_hard_model_looks_as_told(
     assert [json.loads(line)["caption"] for line in out] == [caption.text for caption in captions]
 
 
+def test_a_seed_that_no_generator_takes(model: str, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "caption", str(photo), "--model", model, "--seed", "99999999999999999999")
+    assert code == 2
+    assert err == ["captioning: error: --seed 99999999999999999999: take a number from 0 to 9223372036854775807"]
+
+
 def test_a_soft_model_does_not_look_at_one_place(model: str, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "caption", str(photo), "--model", model, "--look", "argmax")
     assert code == 2

@@ -19,13 +19,14 @@ from captioning.training.schedules import take_in_groups
 
 
 class StepSeed(Callback):
-    """Seeds each training step by its number, so that a resumed run draws what it would have drawn."""
+    """Seeds each training batch by its number, so that a resumed run draws what it would have drawn."""
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))  # where Lightning's seed_everything keeps it
-        torch.manual_seed(seed + trainer.global_step * trainer.world_size + trainer.global_rank)
+        # Not by the optimiser's steps: batches whose gradients are accumulated would all draw alike.
+        torch.manual_seed(seed + trainer.fit_loop.total_batch_idx * trainer.world_size + trainer.global_rank)
 
 
 class FineTuneEncoder(BaseFinetuning):

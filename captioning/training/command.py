@@ -67,7 +67,8 @@ class CaptioningCLI(LightningCLI):
     def after_fit(self) -> None:
         checkpoint = self.trainer.checkpoint_callback
         if isinstance(checkpoint, ModelCheckpoint) and checkpoint.best_model_path and self.trainer.is_global_zero:
-            score = f" ({checkpoint.monitor} {checkpoint.best_model_score:.4f})" if checkpoint.monitor else ""
+            value = checkpoint.best_model_score  # None if there was no validation to monitor
+            score = f" ({checkpoint.monitor} {value:.4f})" if checkpoint.monitor and value is not None else ""
             best = _short(checkpoint.best_model_path)
             print(f"best checkpoint{score}: {best}")
             print(f"model file: {model_path(best)}")

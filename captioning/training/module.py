@@ -12,6 +12,7 @@ from captioning.captioner import describe_model
 from captioning.datasets.scenes import Scene
 from captioning.decoder import Decoder
 from captioning.encoders import Encoder
+from captioning.errors import CaptioningError
 from captioning.images import Fit
 from captioning.text import Vocabulary, tokenise
 from captioning.training.data import Batch
@@ -58,7 +59,7 @@ class CaptioningModule(pl.LightningModule):
         train_encoder: bool = False,
         label_smoothing: float = 0.0,
         doubly_stochastic: float = 1.0,
-        estimator: str = "reinforce",
+        estimator: losses.EstimatorName = "reinforce",
         samples: int = 0,
         candidates: int = 4,
         reward_weight: float = 1.0,
@@ -90,7 +91,10 @@ class CaptioningModule(pl.LightningModule):
             self.hard = losses.HardLoss(
                 estimator, size, samples, candidates, reward_weight, entropy_weight, expected, coin
             )
+        if not 0 <= soft_start <= 1:
+            raise CaptioningError(f"soft_start {soft_start}: a share of the training lies between 0 and 1")
         self.soft_start = soft_start
+        attention.check_look(look, self.decoder.hard)
         self.look = look
         self.maximum_length = maximum_length
         self.beam = beam
@@ -101,14 +105,25 @@ class CaptioningModule(pl.LightningModule):
 
     def training_step(self, batch: Batch) -> Tensor:
         annotations = self._annotations(batch)
-        starting = self.trainer.global_step < self.soft_start * self.trainer.estimated_stepping_batches
-        if self.hard is None or starting:
+        if self.hard is None:
             loss, parts = self._loss(batch, annotations, attention.expect)
+        elif self.trainer.global_step < self._soft_steps():
+            loss, parts = self._loss(batch, annotations, attention.expect)
+            parts["expected"] = torch.ones(())
+            # Processes that train together want every weight to have had its part in the loss.
+            loss = loss + sum(0 * parameter.sum() for parameter in self.hard.parameters())
         else:
             loss, parts = self._hard_loss(self.hard, batch, annotations)
-        self.log_dict({f"train/{name}": part for name, part in parts.items()})
-        self.log("train/loss", loss, prog_bar=True)
+        self.log_dict({f"train/{name}": part for name, part in parts.items() if name != "likelihood"})
+        self.log("train/loss", loss)
+        self.log("train/likelihood", parts["likelihood"], prog_bar=True)  # what says how far training has come
         return loss
+
+    def _soft_steps(self) -> float:
+        steps = self.trainer.estimated_stepping_batches
+        if self.soft_start and steps == float("inf"):
+            raise CaptioningError("soft_start is a share of the training: set trainer.max_epochs or trainer.max_steps")
+        return self.soft_start and self.soft_start * steps
 
     def validation_step(self, batch: Batch) -> None:
         self._evaluate(batch, "val")
@@ -180,7 +195,8 @@ class CaptioningModule(pl.LightningModule):
         reading = self.decoder(annotations, words, lengths, hard.choose(expected, generator))
         captions = int((batch.lengths > 0).sum())
         parts = hard(losses.Sampled.of(reading, hard.samples, self.decoder.elsewhere, self.label_smoothing), captions)
-        spread = losses.doubly_stochastic(reading.weights, captions * hard.samples)
+        weights = reading.weights if self.doubly_stochastic else reading.weights.detach()  # spares its backward pass
+        spread = losses.doubly_stochastic(weights, captions * hard.samples)
         logged = {
             "likelihood": -parts.reward,
             "doubly_stochastic": spread,
@@ -190,7 +206,7 @@ class CaptioningModule(pl.LightningModule):
             "expected": expected.float().mean(),
         }
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set where mypy does not see it
-        if (self.trainer.global_step + 1) % every == 0:  # only where it is logged: it takes a backward pass of its own
+        if every and (self.trainer.global_step + 1) % every == 0:  # where it is logged: it takes its own backward pass
             parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
             term = hard.reward_weight * parts.score
             gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)

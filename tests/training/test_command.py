@@ -165,7 +165,7 @@ def test_a_config_with_a_typo(config: Path, capsys: pytest.CaptureFixture[str]) 
     [
         (("--model.hiden_size", "4"), ("model.hiden_size", "did you mean 'model.hidden_size'?")),
         (("--model.score", "sum"), ("model.score", "additive", "sum")),
-        (("--model.attention", "hard", "--model.estimator", "x"), ("unknown estimator 'x'", "leave_one_out")),
+        (("--model.attention", "hard", "--model.estimator", "x"), ("model.estimator", "leave_one_out")),
         (("--model.look", "argmax"), ("attention is soft", "expect")),
         (("--model.encoder", "vgg20"), ("unknown encoder 'vgg20'", "vgg19")),
         (("--data.root", "nowhere", "--data.scenes", "0"), ("nowhere", "no such folder", "data.root")),

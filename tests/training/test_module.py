@@ -1,5 +1,6 @@
 """The module and its data in a plain Trainer, without the command."""
 
+import dataclasses
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,10 +9,11 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from captioning import Captioner, losses, metrics
+from captioning import Captioner, attention, losses, metrics
 from captioning.errors import CaptioningError
 from captioning.text import tokenise
-from captioning.training.data import CaptioningData
+from captioning.training.callbacks import StepSeed
+from captioning.training.data import Batch, CaptioningData
 from captioning.training.module import CaptioningModule
 
 
@@ -153,6 +155,68 @@ def test_a_soft_start_samples_no_places(drawn: Path) -> None:
     assert half.hard.average < 0
 
 
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("times", [1, 2])
+def test_where_all_is_expected_the_hard_loss_is_the_soft_one(drawn: Path, samples: int, times: int) -> None:
+    """Smoothing, the doubly stochastic term and the mean over captions included, however many samples and pictures."""
+    settings = {"attention": "hard", "train_encoder": False, "dropout": 0.0, "label_smoothing": 0.1}
+    module, data = make(drawn, samples=samples, expected=1.0, doubly_stochastic=0.7, **settings)
+    module.trainer = trainer()
+    batch = next(iter_batches(module, data))
+    one, several = (batch_of(batch, count) for count in (1, times))
+    soft, _ = module._loss(one, module._annotations(one), attention.expect)
+    hard, logged = module._hard_loss(module.hard, several, module._annotations(several))
+    torch.testing.assert_close(hard, soft)
+    assert logged["expected"] == 1
+
+
+def batch_of(batch: Batch, times: int) -> Batch:
+    """The same pictures several times over."""
+    parts = {
+        name: getattr(batch, name).repeat(times, *(1 for _ in getattr(batch, name).shape[1:]))
+        for name in ("pixels", "words", "lengths")
+    }
+    return dataclasses.replace(batch, **parts, records=list(batch.records) * times)
+
+
+def test_captions_are_generated_by_the_look_that_is_chosen(drawn: Path) -> None:
+    maps = {}
+    for look in ("argmax", "expect"):
+        module, data = make(drawn, attention="hard", look=look)
+        batch = next(iter_batches(module, data))
+        maps[look] = torch.cat([found.weights for found in module.eval()._caption(module._annotations(batch))])
+    assert set(maps["argmax"].unique().tolist()) == {0.0, 1.0}
+    assert maps["expect"].max() < 1
+
+
+def test_a_soft_start_is_a_share_of_the_training(drawn: Path) -> None:
+    with pytest.raises(CaptioningError, match="soft_start 50"):
+        make(drawn, attention="hard", soft_start=50)
+    module, data = make(drawn, attention="hard", soft_start=0.5)
+    with pytest.raises(CaptioningError, match=r"set trainer\.max_epochs"):
+        trainer(max_epochs=-1, max_time={"minutes": 1}).fit(module, data)
+
+
+def test_accumulated_batches_draw_differently(drawn: Path) -> None:
+    """Each of them is seeded by its own number."""
+    seeds = []
+
+    class Watch(pl.Callback):
+        def on_train_batch_start(self, *_: object) -> None:
+            seeds.append(torch.initial_seed())
+
+    module, data = make(drawn)
+    trainer(max_epochs=1, limit_val_batches=0, accumulate_grad_batches=3, callbacks=[StepSeed(), Watch()]).fit(
+        module, data
+    )
+    assert len(set(seeds)) == len(seeds) == 6
+
+
+def test_a_run_that_logs_nothing(drawn: Path) -> None:
+    module, data = make(drawn, attention="hard")
+    trainer(max_steps=1, limit_val_batches=0, log_every_n_steps=0).fit(module, data)
+
+
 def test_how_it_looks_is_chosen_by_one_word(drawn: Path) -> None:
     results = {}
     for look in (None, "argmax", "expect", "sample"):
@@ -163,9 +227,8 @@ def test_how_it_looks_is_chosen_by_one_word(drawn: Path) -> None:
         (results[look],) = trainer().validate(module, data, verbose=False)
     assert results[None] == results["argmax"]
     assert len({scores["val/loss"] for scores in results.values()}) == 3
-    module, data = make(drawn, look="argmax")
     with pytest.raises(CaptioningError, match="attention is soft"):
-        trainer().validate(module, data, verbose=False)
+        make(drawn, look="argmax")
 
 
 def test_the_doubly_stochastic_term_pulls_looks_apart(drawn: Path) -> None:

@@ -25,7 +25,9 @@ class KeepEncoder(pl.Callback):
 
 
 @pytest.mark.parametrize(
-    "model", [[], ["--model.attention", "hard", "--model.estimator", "learned"]], ids=["soft", "hard"]
+    "model",
+    [[], ["--model.attention", "hard", "--model.estimator", "learned", "--model.soft_start", "0.5"]],
+    ids=["soft", "hard"],
 )
 def test_two_processes_train_together(config: Path, tmp_path: Path, model: list[str]) -> None:
     fit_in_two(config, tmp_path, *model)
