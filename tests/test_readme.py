@@ -31,7 +31,7 @@ def test_commands_and_python(
     monkeypatch.chdir(tmp_path)
     commands = [shlex.split(line) for block in blocks("sh") for line in block.splitlines()]
     subcommands = [command[1] for command in commands]
-    assert subcommands == ["shapes", "fit", "test", "caption", "caption", "fit", "test", "caption", "predict"]
+    assert subcommands == ["shapes", "data", "fit", "test", "caption", "caption", "fit", "test", "caption", "predict"]
     for program, subcommand, *arguments in commands:
         assert program == "captioning"
         main([subcommand, *arguments, *SHORT.get(subcommand, [])])
