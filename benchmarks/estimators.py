@@ -8,6 +8,7 @@ import argparse
 import itertools
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,8 +40,12 @@ class Moments(NamedTuple):
     error: Gradients  # standard error of the mean
 
 
-def make_case(seed: int, places: int, **settings) -> Case:
-    """Two pictures with two captions of one to three words each, in double precision."""
+# They differ threefold, as those of nine in ten of Flickr8k's captions do.
+LENGTHS = (3, 1, 2, 3)
+
+
+def make_case(seed: int, places: int, lengths: Sequence[int] = LENGTHS, **settings) -> Case:
+    """Two pictures with two captions each, so many words long, in double precision."""
     torch.manual_seed(seed)
     words, width = 9, 4
     sizes = {"embedding_size": 4, "hidden_size": 5, "attention_size": 4, "dropout": 0.0, "attention": "hard"}
@@ -48,13 +53,13 @@ def make_case(seed: int, places: int, **settings) -> Case:
     with torch.no_grad():  # wider than they begin, as if something had been learnt: maps and rewards differ
         for parameter in decoder.parameters():
             parameter.normal_(std=0.8)
-    lengths = torch.tensor([[3, 1], [2, 3]])  # they differ threefold, as nine of ten of Flickr8k's do
-    ids = torch.full((2, 2, 4), Vocabulary.PAD)
-    for picture, caption in itertools.product(range(2), range(2)):
-        inner = torch.randint(4, words, (int(lengths[picture, caption]) - 1,)).tolist()
+    ids = torch.full((2, 2, max(lengths) + 1), Vocabulary.PAD)
+    for (picture, caption), length in zip(itertools.product(range(2), range(2)), lengths, strict=True):
+        inner = torch.randint(4, words, (length - 1,)).tolist()
         sentence = torch.tensor([Vocabulary.START, *inner, Vocabulary.END])
         ids[picture, caption, : len(sentence)] = sentence
-    return Case(decoder, torch.randn(2, places, width, dtype=torch.double), ids, lengths)
+    annotations = torch.randn(2, places, width, dtype=torch.double)
+    return Case(decoder, annotations, ids, torch.tensor(lengths).view(2, 2))
 
 
 def exact(case: Case, expected: float = 0.0, entropy_weight: float = 0.0) -> Gradients:
@@ -256,9 +261,17 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, default=Path("docs/estimators.png"), help="where the plot goes")
     parser.add_argument("--cases", type=int, default=8, help="random cases; the table gives their median (default 8)")
     parser.add_argument("--batches", type=int, default=60, help="of 100 estimates each, for each case (default 60)")
+    parser.add_argument(
+        "--lengths",
+        type=int,
+        nargs=4,
+        default=LENGTHS,
+        metavar="N",
+        help="words of the four captions (default 3 1 2 3)",
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)  # the case is so small that threads would only wait for each other
-    cases = [make_case(seed, places=9) for seed in range(options.cases)]
+    cases = [make_case(seed, 9, options.lengths) for seed in range(options.cases)]
     rows = [
         measure(name, settings, cases, options.batches, copies=100)
         for name, settings in tqdm(CONTENDERS.items(), unit="estimator")
