@@ -5,22 +5,29 @@ the last feature map before pooling. timm's habit is followed: a backbone declar
 uses it asks the table.
 """
 
+import contextlib
+import copy
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.overrides import TorchFunctionMode
 
 from captioning.errors import CaptioningError
 from captioning.images import Fit, Transform
-from captioning.torchvision_cure import import_torchvision
+from captioning.torchvision_cure import compiler_later, import_torchvision
 
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 # What the TensorFlow originals of these weights were trained with; ImageNet's usual figures cost 11 points of top-1.
 _LITE = {"mean": (127 / 255,) * 3, "std": (128 / 255,) * 3, "interpolation": "bicubic"}
+
+_CPU_BATCH = 8  # what so few pictures take between two layers stays in a CPU's caches; 32 at once are half as fast
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +102,9 @@ def _torchvision(name: str, tap: str, width: int, stride: int, interpolation: st
 
 def _efficientnet_lite(number: int) -> Entry:
     def build() -> nn.Module:
-        import_torchvision()  # timm imports it
-        import timm
+        with compiler_later():
+            import_torchvision()  # timm imports it
+            import timm
 
         return timm.create_model(f"tf_efficientnet_lite{number}", pretrained=False)
 
@@ -113,6 +121,23 @@ def _efficientnet_lite(number: int) -> Entry:
         return dict(zip(network.state_dict(), weights.values(), strict=True))
 
     return Entry(build, "bn2", 1280, 32, 256, _LITE, pretrained)
+
+
+class _LeaveUnset(TorchFunctionMode):
+    """Weights are not drawn."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", "") == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def blank() -> Iterator[None]:
+    """Within this, networks are made without weights: nothing is drawn at random only to be thrown away."""
+    with torch.device("meta"), _LeaveUnset():
+        yield
 
 
 class SideBySide(nn.ModuleDict):
@@ -132,7 +157,7 @@ def _side_by_side(**entries: Entry) -> Entry:
         state: dict[str, Tensor] = {}
         for name, entry in entries.items():
             assert entry.pretrained is not None
-            with torch.device("meta"):  # only the names of its tensors are wanted
+            with blank():  # only the names of its tensors are wanted
                 whole = entry.build()
             weights = entry.pretrained(whole)
             state |= {f"{name}.{key}": weights[key] for key in network.get_submodule(name).state_dict()}
@@ -183,7 +208,7 @@ class Encoder(nn.Module):
                 f"image_size {image_size} is not a multiple of {entry.stride}, the stride of '{name}'; "
                 f"take {round(image_size / entry.stride) * entry.stride or entry.stride}"
             )
-        self.settings = {"name": name, "image_size": image_size, "fit": fit}
+        self.settings: dict[str, Any] = {"name": name, "image_size": image_size, "fit": fit}
         self.width = entry.width
         self.grid = (image_size // entry.stride, image_size // entry.stride)
         self.transform = Transform(image_size, fit=fit, **entry.preprocessing)  # type: ignore[arg-type]  # a table
@@ -203,7 +228,7 @@ class Encoder(nn.Module):
             pretrained = ENCODERS[name].pretrained
             if pretrained is None:
                 raise CaptioningError(f"'{name}' has no pretrained weights; set weights to 'random' or to a file")
-            network.load_state_dict(pretrained(network))
+            network.load_state_dict(pretrained(network), assign=True)  # the network may be on no device yet
             return
         if not Path(weights).is_file():
             raise CaptioningError(f"{weights}: no such file of weights; give 'random', 'pretrained' or a .pth file")
@@ -256,10 +281,24 @@ class Encoder(nn.Module):
             )
         return links[starts[-blocks] :] if blocks else links
 
+    def for_inference(self) -> "Encoder":
+        """A copy that gives the same annotations sooner, and cannot learn: its BatchNorms are folded into convolutions.
+
+        Tensors of its state have other shapes and names: keep the original to save.
+        """
+        twin = copy.deepcopy(self)
+        twin.freeze()
+        _fold_batchnorms(twin.network)
+        twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
+        return twin
+
     def forward(self, pixels: Tensor) -> Tensor:
         """(B, 3, size, size) → annotations (B, L, D), row by row of the grid."""
         pixels = pixels.contiguous(memory_format=torch.channels_last)
-        return self.network(pixels).flatten(2).transpose(1, 2)
+        parts: Sequence[Tensor] = [pixels]
+        if pixels.device.type == "cpu" and not self.training and not torch.is_grad_enabled():
+            parts = pixels.split(_CPU_BATCH)
+        return torch.cat([self.network(part).flatten(2).transpose(1, 2) for part in parts])
 
 
 def _up_to(network: nn.Module, tap: str) -> nn.Module:
@@ -273,6 +312,18 @@ def _up_to(network: nn.Module, tap: str) -> nn.Module:
         if child_name == name:
             break
     return nn.Sequential(layers)
+
+
+def _fold_batchnorms(network: nn.Module) -> None:
+    """Make each BatchNorm part of the convolution before it; in every CNN of the table that is the child before it."""
+    before: tuple[str, nn.Module] = ("", network)
+    for name, child in list(network.named_children()):
+        if isinstance(child, nn.BatchNorm2d) and isinstance(before[1], nn.Conv2d):
+            network.register_module(before[0], fuse_conv_bn_eval(before[1], child))
+            network.register_module(name, nn.Sequential(*child.children()))  # timm's hold the activation
+        else:
+            _fold_batchnorms(child)
+        before = (name, child)
 
 
 def _chain(network: nn.Module) -> list[nn.Module]:

@@ -34,6 +34,27 @@ def test_table_tells_the_truth(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ENCODERS)
+def test_for_inference_it_gives_the_same_annotations(name: str) -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(name, image_size=SMALL)
+    for module in encoder.modules():
+        if isinstance(module, nn.BatchNorm2d):  # new ones do next to nothing
+            module.running_mean.normal_(std=0.1)
+            module.running_var.uniform_(0.5, 2)
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, std=0.1)
+    twin = encoder.for_inference()
+    assert not [module for module in twin.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert not twin.training
+    assert not any(parameter.requires_grad for parameter in twin.parameters())
+    assert encoder.training, "the original is left as it was"
+    pixels = torch.randn(2, 3, SMALL, SMALL)
+    with torch.no_grad():
+        expected, annotations = encoder.eval()(pixels), twin(pixels)
+    torch.testing.assert_close(annotations, expected, atol=1e-4 * expected.abs().max().item(), rtol=1e-3)
+
+
 def test_the_papers_grid() -> None:
     encoder = Encoder("vgg19")
     assert encoder.grid == (14, 14)

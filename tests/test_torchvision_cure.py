@@ -68,3 +68,42 @@ def test_the_real_one_and_its_dependants_import(library: str) -> None:
     script = f"from captioning.torchvision_cure import import_torchvision; import_torchvision(); import {library}"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+# As torchvision and timm do: a function is taken from the compiler, and another decorated by it.
+COMPILED = """
+from torch._dynamo.utils import is_compile_supported
+from torch.compiler import disable
+
+@disable
+def double(value):
+    "of a number"
+    return 2 * value
+"""
+
+
+def test_the_compiler_is_imported_only_when_it_is_called(tmp_path: Path) -> None:
+    script = """
+from captioning.torchvision_cure import compiler_later, import_torchvision
+with compiler_later():
+    torchvision = import_torchvision()
+assert not [name for name in sys.modules if name.startswith("torch._dynamo")]
+assert torchvision.double.__doc__ == "of a number"
+assert torchvision.double(21) == 42
+import torch._dynamo.utils
+assert torchvision.is_compile_supported("cpu") == torch._dynamo.utils.is_compile_supported("cpu")
+"""
+    result = run(tmp_path, COMPILED, script)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_compiler_that_is_there_stays(tmp_path: Path) -> None:
+    script = """
+import torch._dynamo.utils
+from captioning.torchvision_cure import compiler_later, import_torchvision
+with compiler_later():
+    torchvision = import_torchvision()
+assert torchvision.is_compile_supported is torch._dynamo.utils.is_compile_supported
+"""
+    result = run(tmp_path, COMPILED, script)
+    assert result.returncode == 0, result.stderr

@@ -114,6 +114,7 @@ def _build(
     device: torch.device | str,
     batch_size: int,
 ) -> None:
+    encoder = encoder.for_inference()
     unfinished = folder.with_name(folder.name + ".unfinished")
     unfinished.mkdir(parents=True, exist_ok=True)
     annotations = _reserve(unfinished / "annotations.npy", encoder, images, mirror)

@@ -98,6 +98,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``features`` or one of Lightning's four subcommands."""
     _silence()
     lightnings_own = arguments[0] != "features"
+    torch.set_flush_denormal(True)  # gradients too small to count would make the first epochs three times as slow
     cli = CaptioningCLI(
         CaptioningModule,
         CaptioningData,
