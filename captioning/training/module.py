@@ -1,5 +1,6 @@
 """The LightningModule: an encoder, a decoder, a loss, and validation by really generating."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytorch_lightning as pl
@@ -252,8 +253,20 @@ class CaptioningModule(pl.LightningModule):
             "rouge_l": metrics.rouge_l(captions, references),
             "cider": sum(cider) / len(cider),
         }
+        if self.trainer.state.fn != "fit":  # too slow for every epoch
+            scores |= self._meteor(captions, references)
         if all("scene" in record.details for record in records):
             scenes = [Scene.from_json(record.details["scene"]) for record in records]
             scores["truth"] = metrics.truth(captions, scenes)
             scores["pointing"] = metrics.pointing(captions, maps, scenes)
         self.log_dict({f"{stage}/{name}": score for name, score in scores.items()}, prog_bar=True)
+
+    def _meteor(self, captions: Sequence[list[str]], references: Sequence[list[list[str]]]) -> dict[str, float]:
+        score = None
+        if self.trainer.is_global_zero:
+            print("METEOR comes from a Java program, which takes some 20 seconds ...", flush=True)
+            score = metrics.meteor(captions, references)
+            if score is None:
+                print("METEOR is left out: pip install 'captioning[eval]' brings the program", flush=True)
+        score = self.trainer.strategy.broadcast(score)
+        return {} if score is None else {"meteor": score}
