@@ -46,11 +46,16 @@ class Vocabulary:
         self._ids = {word: number for number, word in enumerate(self.words)}
 
     @classmethod
-    def build(cls, captions: Iterable[Sequence[str]], minimum_count: int = 1) -> "Vocabulary":
-        """The words seen at least ``minimum_count`` times, most frequent first, ties in alphabetical order."""
+    def build(
+        cls, captions: Iterable[Sequence[str]], minimum_count: int = 1, maximum_size: int | None = None
+    ) -> "Vocabulary":
+        """The words seen at least ``minimum_count`` times, most frequent first, ties in alphabetical order.
+
+        Of more than ``maximum_size`` of them, marks included, the rarest are left out.
+        """
         counts = Counter(word for caption in captions for word in caption)
         kept = [word for word, count in counts.items() if count >= minimum_count and word not in cls.MARKS]
-        return cls([*cls.MARKS, *sorted(kept, key=lambda word: (-counts[word], word))])
+        return cls([*cls.MARKS, *sorted(kept, key=lambda word: (-counts[word], word))][:maximum_size])
 
     def __len__(self) -> int:
         return len(self.words)

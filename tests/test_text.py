@@ -22,6 +22,12 @@ def test_vocabulary_keeps_frequent_words_in_a_fixed_order() -> None:
     assert Vocabulary.build(captions).words == [*Vocabulary.MARKS, "c", "b", "a"]
 
 
+def test_of_too_many_words_the_rarest_are_left_out() -> None:
+    captions = [["b", "a", "b"], ["c", "b", "c"]]
+    assert Vocabulary.build(captions, maximum_size=6).words[4:] == ["b", "c"]
+    assert Vocabulary.build(captions, maximum_size=9).words[4:] == ["b", "c", "a"]
+
+
 def test_there_and_back() -> None:
     vocabulary = Vocabulary.build([["a", "dog"]])
     ids = vocabulary.encode(["a", "dog", "zebra"])

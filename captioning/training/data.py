@@ -157,6 +157,7 @@ class CaptioningData(pl.LightningDataModule):
         pool: pictures with captions of like length are brought together among so many batches, which saves steps.
             1 mixes all lengths: a BatchNorm in training needs that, where length goes with what is in the picture.
         minimum_count: words of the training captions seen less often are unknown to the model.
+        maximum_words: of more words than this, the marks included, the rarest are unknown too; null for no limit.
         vocabulary_from: a checkpoint whose vocabulary is taken, instead of one built from the training captions.
         in_memory: keep pictures as the encoder wants them, once opened: faster, if there is room for all of them.
         features: folder of the feature cache, where the annotations of a frozen encoder are kept; null for none.
@@ -172,6 +173,7 @@ class CaptioningData(pl.LightningDataModule):
         batch_size: int = 32,
         pool: int = 50,
         minimum_count: int = 1,
+        maximum_words: int | None = None,
         vocabulary_from: Path | None = None,
         in_memory: bool = False,
         features: Path | None = Path("data/features"),
@@ -184,7 +186,10 @@ class CaptioningData(pl.LightningDataModule):
         self.seed = seed
         self.batch_size = batch_size
         self.pool = pool
+        if maximum_words is not None and maximum_words <= len(Vocabulary.MARKS):
+            raise CaptioningError(f"data.maximum_words {maximum_words}: leaves no words beside the marks")
         self.minimum_count = minimum_count
+        self.maximum_words = maximum_words
         self.vocabulary_from = vocabulary_from
         self.in_memory = in_memory
         self.features = features
@@ -203,7 +208,7 @@ class CaptioningData(pl.LightningDataModule):
         if self.vocabulary_from is not None:
             return torch.load(self.vocabulary_from, map_location="cpu", weights_only=True)["captioner"]["vocabulary"]
         captions = (tokenise(caption) for record in self._split("train") for caption in record.captions)
-        return Vocabulary.build(captions, self.minimum_count).words
+        return Vocabulary.build(captions, self.minimum_count, self.maximum_words).words
 
     def prepare_data(self) -> None:
         """Once on each machine, before the processes part: draw scenes, and fill the feature cache."""
