@@ -2,13 +2,14 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test test-slow bench-estimators lint format constraints clean help
+.PHONY: demo test test-slow bench-estimators bench-speed lint format constraints clean help
 
 help:
-	@echo "make demo         train on drawn scenes, caption new ones, leave overlays in demo/overlays/"
+	@echo "make demo         caption photos, train on drawn scenes, caption new ones, leave overlays in demo/"
 	@echo "make test         format, lint, types and tests"
 	@echo "make test-slow    the checks that train for minutes"
 	@echo "make bench-estimators  bias and variance of hard attention's estimators, and their plot in docs/"
+	@echo "make bench-speed  how long captions of photos take, from a cold start and in a folder"
 	@echo "make format       let ruff format and mend the code"
 	@echo "make constraints  pin the newest versions that the tests will run with"
 
@@ -18,14 +19,18 @@ help:
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
+# Of the photos that scikit-image brings along; to caption your own: make demo PHOTOS=folder
+PHOTOS ?= $(addprefix $(shell $(BIN)/python -c "import skimage; print(skimage.data_dir)")/,astronaut.png camera.png chelsea.png coffee.png rocket.jpg)
+
 demo: .venv/installed
 	rm -rf demo
+	$(BIN)/captioning caption $(PHOTOS) --overlay demo/photos
 	$(BIN)/captioning fit --config configs/shapes-soft.yaml --trainer.max_epochs 8 \
 		--trainer.logger.init_args.save_dir demo --trainer.logger.init_args.name training --trainer.logger.init_args.version run
 	$(BIN)/captioning shapes demo/pictures --images 8 --seed 2026
-	$(BIN)/captioning caption demo/pictures/images --overlay demo/overlays \
+	$(BIN)/captioning caption demo/pictures/images --overlay demo/scenes \
 		--model demo/training/run/checkpoints/best.safetensors
-	@echo "Look at the pictures in demo/overlays/: each shows, word by word, where the model looked."
+	@echo "Look at the pictures in demo/photos/ and demo/scenes/: each shows, word by word, where the model looked."
 
 test: .venv/installed lint
 	$(BIN)/python -m pytest -m "not slow"
@@ -35,6 +40,9 @@ test-slow: .venv/installed
 
 bench-estimators: .venv/installed
 	$(BIN)/python -m benchmarks.estimators
+
+bench-speed: .venv/installed
+	$(BIN)/python -m benchmarks.speed
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

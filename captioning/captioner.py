@@ -15,10 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from captioning import overlay, search
+from captioning import models, overlay, search
 from captioning.attention import LookName, check_look, way_to_look
 from captioning.decoder import Decoder
-from captioning.encoders import Encoder
+from captioning.encoders import Encoder, blank
 from captioning.errors import CaptioningError
 from captioning.images import Box, Picture, Transform, open_image
 from captioning.text import Vocabulary
@@ -90,7 +90,7 @@ def write_model(path: Path, header: Mapping[str, Any], state: Mapping[str, Tenso
 class Captioner:
     """Captions pictures.
 
-    >>> captioner = Captioner.load("model.safetensors")
+    >>> captioner = Captioner.load()
     >>> captioner("photo.jpg").text
 
     Args:
@@ -117,6 +117,7 @@ class Captioner:
         seed: int = 0,
     ) -> None:
         self.encoder = encoder.eval()
+        self._see = encoder.for_inference()
         self.decoder = decoder.eval()
         self.vocabulary = vocabulary
         self.maximum_length = maximum_length
@@ -127,22 +128,26 @@ class Captioner:
         self.generator = torch.Generator(next(decoder.parameters()).device).manual_seed(seed)
 
     @classmethod
-    def load(cls, path: str | Path, device: str | None = None, **search: Any) -> "Captioner":
+    def load(cls, model: str | Path = models.SHIPPED[0], device: str | None = None, **search: Any) -> "Captioner":
         """Open a model file; no code in it is run.
 
         Args:
-            path: a ``.safetensors`` file that training left behind.
+            model: a ``.safetensors`` file that training left behind, or the name of one that comes along.
             device: where to run; by default the GPU if there is one.
             **search: maximum_length, beam, length_penalty, look or seed, other than the model was validated with.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        path = models.locate(model)
         try:
             with safe_open(path, framework="pt", device=device) as file:
                 header = json.loads((file.metadata() or {})[_HEADER])
                 written_in = header["format"]
-                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+                state = {name: _full(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except FileNotFoundError:
-            raise CaptioningError(f"{path}: no such model file; 'captioning fit' leaves one behind") from None
+            raise CaptioningError(
+                f"{path}: no such model file; 'captioning fit' leaves one behind, and these come along: "
+                + ", ".join(models.SHIPPED)
+            ) from None
         except (SafetensorError, KeyError, TypeError, ValueError, OSError):
             raise CaptioningError(
                 f"{path}: not a captioning model file; 'captioning fit' leaves one behind, named *.safetensors"
@@ -151,25 +156,42 @@ class Captioner:
             raise CaptioningError(
                 f"{path}: written in format {written_in}, this version reads {_FORMAT}; update captioning"
             )
-        with torch.device("meta"):  # nothing is drawn at random only to be thrown away
-            encoder, decoder = Encoder(**header["encoder"]), Decoder(**header["decoder"])
+        with blank():
+            encoder = Encoder(**header["encoder"], weights=header.get("encoder_weights", "random"))
+            decoder = Decoder(**header["decoder"])
         for part, name in ((encoder, "encoder."), (decoder, "decoder.")):
             own = {key.removeprefix(name): tensor for key, tensor in state.items() if key.startswith(name)}
-            part.load_state_dict(own, assign=True)
+            if own:  # a slim file has none of the encoder, which found its own
+                part.load_state_dict(own, assign=True)
         # The tensors of the file took the place of those the encoder had laid out; torch's stub lacks this call.
-        encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        encoder.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         transform = header["transform"]
         encoder.transform = Transform(**{**transform, "mean": tuple(transform["mean"]), "std": tuple(transform["std"])})
         own = {name: header[name] for name in _SEARCH if name in header}
         given = {name: value for name, value in search.items() if value is not None}
         return cls(encoder, decoder, Vocabulary(header["vocabulary"]), **{**own, **given})
 
-    def save(self, path: str | Path) -> None:
-        """Write the model file."""
+    def save(self, path: str | Path, slim: bool = False) -> None:
+        """Write the model file.
+
+        Args:
+            path: of the file.
+            slim: in half precision, and without the encoder: its weights must be the pretrained ones that everyone has.
+        """
         how = {name: getattr(self, name) for name in _SEARCH}
         header = describe_model(self.encoder, self.decoder, self.vocabulary, **how)
         parts = {"encoder": self.encoder, "decoder": self.decoder}
+        if slim:
+            known = Encoder(**self.encoder.settings, weights="pretrained").state_dict()
+            own = self.encoder.state_dict()
+            # Averaging weights over the steps of a training rounds those, too, that never change.
+            if not all(torch.allclose(tensor.cpu(), known[name], rtol=1e-5) for name, tensor in own.items()):
+                raise CaptioningError("the encoder has been trained: a model file without it would not be whole")
+            header["encoder_weights"] = "pretrained"
+            del parts["encoder"]
         state = {f"{name}.{key}": tensor for name, part in parts.items() for key, tensor in part.state_dict().items()}
+        if slim:
+            state = {name: tensor.half() for name, tensor in state.items()}
         write_model(Path(path), header, state)
 
     @overload
@@ -188,7 +210,7 @@ class Captioner:
             captions.append(caption)
         return captions if isinstance(pictures, list) else captions[0]
 
-    def each(self, pictures: Iterable[Picture], batch_size: int = 16) -> Iterator[Caption | CaptioningError]:
+    def each(self, pictures: Iterable[Picture], batch_size: int = 32) -> Iterator[Caption | CaptioningError]:
         """Captions in the order of the pictures; in place of one that cannot be read, the reason why."""
         waiting = iter(pictures)
         while batch := list(islice(waiting, batch_size)):
@@ -211,7 +233,7 @@ class Captioner:
         transform = self.encoder.transform
         pixels = torch.stack([transform(image) for image in images])
         with torch.inference_mode():
-            annotations = self.encoder(pixels.to(next(self.decoder.parameters()).device))
+            annotations = self._see(pixels.to(next(self.decoder.parameters()).device))
         captions = search.beam(
             self.decoder,
             annotations,
@@ -230,3 +252,8 @@ class Captioner:
             )
             for image, (found, *_) in zip(images, captions, strict=True)
         ]
+
+
+def _full(tensor: Tensor) -> Tensor:
+    """A slim file is in half precision, which few CPUs compute in."""
+    return tensor.float() if tensor.dtype == torch.float16 else tensor

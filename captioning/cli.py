@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from captioning import __version__
+from captioning import __version__, models
 from captioning.errors import CaptioningError
 
 _TRAINING = {
@@ -69,7 +69,12 @@ def _parser() -> argparse.ArgumentParser:
 
     caption = commands.add_parser("caption", help="caption pictures", description="Caption pictures.")
     caption.add_argument("pictures", nargs="+", metavar="PICTURE", help="a file, a folder, or a glob like 'a/*.jpg'")
-    caption.add_argument("--model", required=True, metavar="FILE", help="the .safetensors file of a training run")
+    caption.add_argument(
+        "--model",
+        default=models.SHIPPED[0],
+        metavar="MODEL",
+        help="the .safetensors file of a training run (default %(default)s, which comes along)",
+    )
     caption.add_argument("--json", action="store_true", help="print one JSON object per picture instead of text")
     caption.add_argument("--overlay", type=Path, metavar="DIR", help="write a PNG per picture: a map for every word")
     caption.add_argument("--beam", type=int, metavar="K", help="captions that the search keeps (default: the model's)")
@@ -82,8 +87,18 @@ def _parser() -> argparse.ArgumentParser:
     caption.add_argument(
         "--seed", type=int, default=0, help="of --look sample, for the same pictures and batch size (default 0)"
     )
-    caption.add_argument("--batch-size", type=int, default=16, metavar="N", help="pictures at a time (default 16)")
+    caption.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures at a time (default 32)")
     caption.set_defaults(run=_caption)
+
+    slim = commands.add_parser(
+        "slim",
+        help="write a small copy of a model file, to hand on",
+        description="Write a small copy of a model file: in half precision, and without its CNN, if the CNN's weights "
+        "are the pretrained ones, which every installation has.",
+    )
+    slim.add_argument("model", type=Path, metavar="MODEL", help="the .safetensors file of a training run")
+    slim.add_argument("target", type=Path, metavar="TARGET", help="the file to write")
+    slim.set_defaults(run=_slim)
 
     shapes = commands.add_parser(
         "shapes",
@@ -107,6 +122,16 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in _TRAINING.items():
         commands.add_parser(name, help=f"{text} ('captioning {name} --help' for its options)", add_help=False)
     return parser
+
+
+def _slim(options: argparse.Namespace) -> None:
+    from captioning.captioner import Captioner
+
+    try:
+        Captioner.load(options.model, device="cpu").save(options.target, slim=True)
+    except OSError as error:
+        raise CaptioningError(f"{options.target}: cannot be written ({error})") from None
+    print(f"{options.target}: {options.target.stat().st_size / 1e6:.1f} MB")
 
 
 def _shapes(options: argparse.Namespace) -> None:

@@ -68,7 +68,11 @@ def meteor(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Se
         os.environ["PATH"] = path
     said = {number: [" ".join(words)] for number, words in enumerate(hypotheses)}
     meant = {number: [" ".join(words) for words in own] for number, own in enumerate(references)}
-    return float(program.compute_score(meant, said)[0])
+    try:
+        return float(program.compute_score(meant, said)[0])
+    finally:  # it leaves these to chance
+        program.meteor_p.kill()
+        program.meteor_p.communicate()
 
 
 class CiderD:

@@ -104,11 +104,43 @@ def test_the_file_gives_back_the_same_captioner(captioner: Captioner, photo: Pat
 
 @pytest.mark.parametrize("name", ["resnet18", "efficientnet_lite0", "efficientnet_lite1_lite2"])
 def test_the_file_holds_any_encoder(captioner: Captioner, photo: Path, tmp_path: Path, name: str) -> None:
-    encoder = Encoder(name, image_size=64).eval()
-    settings = {**captioner.decoder.settings, "annotation_size": encoder.width, "places": 4}
-    whole = Captioner(encoder, type(captioner.decoder)(**settings), captioner.vocabulary)
+    whole = with_encoder(captioner, Encoder(name, image_size=64))
     whole.save(tmp_path / "model.safetensors")
     assert Captioner.load(tmp_path / "model.safetensors")(photo).text == whole(photo).text
+
+
+def with_encoder(captioner: Captioner, encoder: Encoder) -> Captioner:
+    rows, columns = encoder.grid
+    settings = {**captioner.decoder.settings, "annotation_size": encoder.width, "places": rows * columns}
+    return Captioner(encoder, type(captioner.decoder)(**settings), captioner.vocabulary, maximum_length=8)
+
+
+def test_a_slim_file_finds_its_encoder(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    whole = with_encoder(captioner, Encoder("efficientnet_lite0", "pretrained", image_size=64))
+    whole.save(tmp_path / "slim.safetensors", slim=True)
+    with safe_open(tmp_path / "slim.safetensors", framework="pt") as file:
+        names = list(file.keys())
+        assert {file.get_tensor(name).dtype for name in names} == {torch.float16}
+    assert {name.split(".")[0] for name in names} == {"decoder"}
+    slim = Captioner.load(tmp_path / "slim.safetensors")
+    assert next(slim.decoder.parameters()).dtype == torch.float32
+    expected, caption = whole(photo), slim(photo)
+    assert caption.text == expected.text
+    np.testing.assert_allclose(caption.probabilities, expected.probabilities, rtol=0.02)  # of half precision
+    for name, tensor in whole.encoder.state_dict().items():
+        assert torch.equal(tensor, slim.encoder.state_dict()[name]), name
+
+
+def test_an_encoder_that_was_trained_is_not_left_out(captioner: Captioner, tmp_path: Path) -> None:
+    trained = Encoder("efficientnet_lite0", "pretrained", image_size=64)
+    with torch.no_grad():
+        trained.network.conv_head.weight[0] += 1e-3
+    with pytest.raises(CaptioningError, match="has been trained"):
+        with_encoder(captioner, trained).save(tmp_path / "slim.safetensors", slim=True)
+    with pytest.raises(CaptioningError, match="'tiny' has no pretrained weights"):
+        captioner.save(tmp_path / "slim.safetensors", slim=True)
+    assert not list(tmp_path.glob("slim*"))
 
 
 def test_the_file_is_plain_data(captioner: Captioner, tmp_path: Path) -> None:

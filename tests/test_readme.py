@@ -1,22 +1,27 @@
 """The README's commands, run one after the other as a newcomer would; only the training is made short."""
 
 import importlib
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import skimage
 import yaml
 
+from captioning import datasets
 from captioning.cli import main
 from captioning.encoders import ENCODERS
 from tests.conftest import REPOSITORY
 
-# What makes a command short: few scenes, two epochs. Everything else is as it stands in the README.
+QUIET = ["--trainer.enable_progress_bar", "false"]
+# What makes a command short: few pictures, two epochs. Everything else is as it stands in the README.
 SHORT = {
-    "fit": ["--data.scenes", "60", "--trainer.max_epochs", "2", "--trainer.enable_progress_bar", "false"],
-    "test": ["--data.scenes", "60", "--trainer.enable_progress_bar", "false"],
-    "predict": ["--data.scenes", "60", "--trainer.enable_progress_bar", "false"],
+    "fit": ["--trainer.max_epochs", "2", *QUIET],
+    "validate": QUIET,
+    "test": QUIET,
+    "predict": QUIET,
 }
 
 
@@ -24,19 +29,41 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
 
 
+def stand_in_for_photos(folder: Path, drawn: Path) -> None:
+    """Drawn scenes as if they were photos: nothing says what is really on them."""
+    folder.mkdir(parents=True)
+    (folder / "images").symlink_to(drawn / "images")
+    rows = [
+        {"image": record.image.name, "captions": record.captions, "split": record.split}
+        for record in datasets.read(drawn)
+    ]
+    (folder / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
 def test_commands_and_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+    (tmp_path / "photo.jpg").symlink_to(Path(skimage.data_dir) / "rocket.jpg")
+    stand_in_for_photos(tmp_path / "sets" / "flickr8k", drawn)
+    monkeypatch.setenv("CAPTIONING_DATA", str(tmp_path / "sets"))
     monkeypatch.chdir(tmp_path)
     commands = [shlex.split(line) for block in blocks("sh") for line in block.splitlines()]
     subcommands = [command[1] for command in commands]
-    assert subcommands == ["shapes", "data", "fit", "test", "caption", "caption", "fit", "test", "caption", "predict"]
+    assert subcommands == [
+        *("caption", "caption"),
+        *("shapes", "data", "fit", "test", "caption"),
+        *("fit", "test", "caption", "predict"),
+        *("fit", "validate", "slim"),
+    ]
     for program, subcommand, *arguments in commands:
         assert program == "captioning"
-        main([subcommand, *arguments, *SHORT.get(subcommand, [])])
+        scenes = ["--data.scenes", "60"] if any("configs/shapes" in argument for argument in arguments) else []
+        main([subcommand, *arguments, *scenes, *SHORT.get(subcommand, [])])
     output = capsys.readouterr().out
     assert "test/pointing" in output
+    assert "val/meteor" in output
+    assert (tmp_path / "my-model.safetensors").stat().st_size < 25e6
     assert (tmp_path / "captions.jsonl").read_text().count("\n") > 0
     assert len(list((tmp_path / "overlays").glob("*.png"))) == 300
 

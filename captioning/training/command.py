@@ -135,5 +135,6 @@ def _silence() -> None:
         ".*in eval mode at the start of training.*",  # a frozen encoder is meant to be
         ".*LeafSpec.*is deprecated.*",
         ".*Checkpoint directory .* exists and is not empty.*",
+        ".*WeightAveraging state cannot be restored.*",  # the weights of the checkpoint are the averaged ones
     ):
         warnings.filterwarnings("ignore", message=message)

@@ -253,12 +253,12 @@ class CaptioningModule(pl.LightningModule):
             "rouge_l": metrics.rouge_l(captions, references),
             "cider": sum(cider) / len(cider),
         }
-        if self.trainer.state.fn != "fit":  # too slow for every epoch
-            scores |= self._meteor(captions, references)
         if all("scene" in record.details for record in records):
             scenes = [Scene.from_json(record.details["scene"]) for record in records]
             scores["truth"] = metrics.truth(captions, scenes)
             scores["pointing"] = metrics.pointing(captions, maps, scenes)
+        elif self.trainer.state.fn != "fit":  # too slow for every epoch
+            scores |= self._meteor(captions, references)
         self.log_dict({f"{stage}/{name}": score for name, score in scores.items()}, prog_bar=True)
 
     def _meteor(self, captions: Sequence[list[str]], references: Sequence[list[list[str]]]) -> dict[str, float]:

@@ -1,0 +1,57 @@
+"""What comes along to caption with: small, whole, and not sure of what it cannot know."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import skimage
+import torch
+from PIL import Image
+from safetensors import safe_open
+
+from captioning import Captioner, models
+from captioning.cli import main
+
+PHOTOS = Path(skimage.data_dir)
+
+
+@pytest.fixture(scope="module", params=models.SHIPPED)
+def shipped(request: pytest.FixtureRequest) -> Captioner:
+    return Captioner.load(request.param)
+
+
+@pytest.mark.parametrize("name", models.SHIPPED)
+def test_a_file_is_small_and_plain(name: str) -> None:
+    path = models.locate(name)
+    assert path.stat().st_size <= 25e6
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()["captioning"])
+        assert {file.get_tensor(tensor).dtype for tensor in file.keys()} == {torch.float16}  # noqa: SIM118 (not a dict)
+    assert header["encoder_weights"] == "pretrained"
+    assert header["decoder"]["attention"] == name.split("-")[1]
+
+
+def test_the_soft_one_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    photo = PHOTOS / "chelsea.png"
+    main(["caption", str(photo)])
+    assert capsys.readouterr().out == f"{photo}\t{Captioner.load('flickr8k-soft')(photo).text}\n"
+    assert Captioner.load()(photo).text == Captioner.load("flickr8k-soft")(photo).text
+
+
+def test_what_cannot_be_known_scores_low(shipped: Captioner) -> None:
+    """Noise and plain colours get a caption too, whose score is below that of every photo of people."""
+    noise = np.random.default_rng(0).integers(0, 256, (3, 300, 400, 3), dtype=np.uint8)
+    unknown = [*map(Image.fromarray, noise), *(Image.new("RGB", (400, 300), colour) for colour in ("black", "white"))]
+    captions = shipped(unknown)
+    assert all(caption.words for caption in captions)
+    photo = shipped(PHOTOS / "astronaut.png")
+    assert max(caption.score for caption in captions) < photo.score
+
+
+def test_maps_are_maps(shipped: Captioner) -> None:
+    caption = shipped(PHOTOS / "astronaut.png")
+    assert caption.maps.shape == (len(caption.words), 8, 8)
+    np.testing.assert_allclose(caption.maps.sum((1, 2)), 1, rtol=1e-4)
+    one_place = bool((caption.maps.max((1, 2)) == 1).all())
+    assert one_place == shipped.decoder.hard
