@@ -83,8 +83,11 @@ def write_model(path: Path, header: Mapping[str, Any], state: Mapping[str, Tenso
         if name.startswith(("encoder.", "decoder."))  # a baseline of hard attention is of use in training only
     }
     unfinished = path.with_name(path.name + ".unfinished")
-    save_file(tensors, unfinished, {_HEADER: json.dumps(header)})
-    unfinished.replace(path)
+    try:
+        save_file(tensors, unfinished, {_HEADER: json.dumps(header)})
+        unfinished.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise CaptioningError(f"{path}: the model file cannot be written ({error})") from None
 
 
 class Captioner:
@@ -163,8 +166,7 @@ class Captioner:
             own = {key.removeprefix(name): tensor for key, tensor in state.items() if key.startswith(name)}
             if own:  # a slim file has none of the encoder, which found its own
                 part.load_state_dict(own, assign=True)
-        # The tensors of the file took the place of those the encoder had laid out; torch's stub lacks this call.
-        encoder.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        encoder.to(device)
         transform = header["transform"]
         encoder.transform = Transform(**{**transform, "mean": tuple(transform["mean"]), "std": tuple(transform["std"])})
         own = {name: header[name] for name in _SEARCH if name in header}

@@ -127,10 +127,7 @@ def _parser() -> argparse.ArgumentParser:
 def _slim(options: argparse.Namespace) -> None:
     from captioning.captioner import Captioner
 
-    try:
-        Captioner.load(options.model, device="cpu").save(options.target, slim=True)
-    except OSError as error:
-        raise CaptioningError(f"{options.target}: cannot be written ({error})") from None
+    Captioner.load(options.model, device="cpu").save(options.target, slim=True)
     print(f"{options.target}: {options.target.stat().st_size / 1e6:.1f} MB")
 
 

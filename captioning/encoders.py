@@ -216,7 +216,7 @@ class Encoder(nn.Module):
         if weights != "random":
             self._load(network, name, weights)
         self.network = _up_to(network, entry.tap)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
         self.frozen = frozen
         self._batchnorms: list[nn.Module] = []  # those of a frozen encoder that learn all the same
         if frozen:

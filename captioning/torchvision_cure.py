@@ -62,7 +62,9 @@ def compiler_later() -> Iterator[None]:
 class _StandIn(ModuleType):
     """A module whose functions import the real one when they are called."""
 
-    __path__: list[str] = []  # noqa: RUF012 (what makes a module a package)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []  # what makes a module a package
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):

@@ -55,3 +55,18 @@ def test_maps_are_maps(shipped: Captioner) -> None:
     np.testing.assert_allclose(caption.maps.sum((1, 2)), 1, rtol=1e-4)
     one_place = bool((caption.maps.max((1, 2)) == 1).all())
     assert one_place == shipped.decoder.hard
+
+
+def test_slim_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(models.locate(models.SHIPPED[0]))
+    for arguments, message in (
+        ([model, str(tmp_path / "none" / "x.safetensors")], "the model file cannot be written"),
+        ([str(tmp_path / "none.safetensors"), str(tmp_path / "x.safetensors")], "no such model file"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main(["slim", *arguments])
+        assert caught.value.code == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
