@@ -186,8 +186,7 @@ class Captioner:
         if slim:
             known = Encoder(**self.encoder.settings, weights="pretrained").state_dict()
             own = self.encoder.state_dict()
-            # Averaging weights over the steps of a training rounds those, too, that never change.
-            if not all(torch.allclose(tensor.cpu(), known[name], rtol=1e-5) for name, tensor in own.items()):
+            if not all(torch.equal(tensor.cpu(), known[name]) for name, tensor in own.items()):
                 raise CaptioningError("the encoder has been trained: a model file without it would not be whole")
             header["encoder_weights"] = "pretrained"
             del parts["encoder"]

@@ -71,7 +71,7 @@ class Decoder(nn.Module):
         vocabulary_size: V, how many words it can say.
         annotation_size: D, the encoder's width.
         places: L, cells of the encoder's grid.
-        squash: width that annotations are brought to first, by a linear map, ReLU and dropout; 0 for none of it.
+        squash: width that annotations are brought to first, by a linear map, LayerNorm and dropout; 0 for none of it.
         embedding_size: E, width of a word's embedding.
         hidden_size: H, width of the LSTM.
         attention_size: A, width in which ``additive`` and ``scaled_dot`` compare places with the state.
@@ -84,6 +84,7 @@ class Decoder(nn.Module):
         tied: the output layer takes the embeddings as its weights.
         dropout: on squashed annotations, on the state and before the vocabulary.
         word_dropout: share of the words before, in training, that it is not told.
+        place_dropout: share of a picture's places, in training, that it is not shown; others each time.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Decoder(nn.Module):
         tied: bool = False,
         dropout: float = 0.3,
         word_dropout: float = 0.0,
+        place_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if attention not in ("soft", "hard"):
@@ -112,6 +114,10 @@ class Decoder(nn.Module):
             raise CaptioningError(f"unknown wiring '{wiring}'; choose paper or luong")
         if gate not in ("none", "scalar", "vector"):
             raise CaptioningError(f"unknown gate '{gate}'; choose none, scalar or vector")
+        if place_dropout and score == "location":
+            raise CaptioningError("score 'location' knows places by their number: it wants place_dropout 0")
+        if not 0 <= place_dropout < 1:
+            raise CaptioningError(f"place_dropout {place_dropout}: a share from 0 to below 1")
         self.settings = {
             "vocabulary_size": vocabulary_size,
             "annotation_size": annotation_size,
@@ -129,13 +135,15 @@ class Decoder(nn.Module):
             "tied": tied,
             "dropout": dropout,
             "word_dropout": word_dropout,
+            "place_dropout": place_dropout,
         }
         self.wiring = wiring
         self.hard = attention == "hard"
         self.word_dropout = word_dropout
+        self.place_dropout = place_dropout
         self.squash: nn.Module = nn.Identity()
         if squash:
-            self.squash = nn.Sequential(nn.Linear(annotation_size, squash), nn.ReLU(), nn.Dropout(dropout))
+            self.squash = nn.Sequential(nn.Linear(annotation_size, squash), nn.LayerNorm(squash), nn.Dropout(dropout))
             annotation_size = squash
         self.neighbours = nn.Identity() if neighbours == "none" else Neighbours(neighbours, annotation_size)
         scores = make_score(score, annotation_size, hidden_size, attention_size, places)
@@ -172,9 +180,15 @@ class Decoder(nn.Module):
         # An LSTM that begins by keeping its state learns sooner (Jozefowicz et al. 2015).
         forget = self.word_gates.bias.shape[0] // 4
         nn.init.ones_(self.word_gates.bias[forget : 2 * forget])
+        # The most frequent words come first, and by Zipf's law the n-th is said 1/n as often as the first.
+        ranks = torch.arange(len(self.output.bias)).sub(len(Vocabulary.MARKS) - 1).clamp(min=1)
+        with torch.no_grad():
+            self.output.bias.copy_(-ranks.log())
 
     def start(self, annotations: Tensor) -> tuple[Memory, State]:
         """Annotations (B, L, D) → the memory of each picture, and one state (B, 1, H) to begin from."""
+        if self.training and self.place_dropout:
+            annotations = _without_some_places(annotations, self.place_dropout)
         annotations = self.neighbours(self.squash(annotations))
         mean = annotations.mean(dim=1, keepdim=True)  # (B, 1, D)
         state = State(self.start_hidden(mean).tanh(), self.start_cell(mean).tanh())
@@ -295,6 +309,13 @@ class Decoder(nn.Module):
         write, forget, read = sigmoids.sigmoid().chunk(3, dim=-1)
         cell = forget * state.cell + write * candidate.tanh()
         return State(read * cell.tanh(), cell)
+
+
+def _without_some_places(annotations: Tensor, share: float) -> Tensor:
+    """So that no picture looks the same twice and none is learnt by heart, and with less to compute."""
+    kept = max(1, round(annotations.shape[1] * (1 - share)))
+    places = torch.rand(annotations.shape[:2], device=annotations.device).topk(kept).indices.sort().values  # (B, kept)
+    return annotations.gather(1, places[..., None].expand(-1, -1, annotations.shape[-1]))
 
 
 def _running(lengths: Tensor) -> list[tuple[int, int]]:

@@ -263,8 +263,38 @@ def test_squashed_annotations_are_what_is_read() -> None:
     own = {name: value for name, value in decoder.settings.items() if name not in sizes}
     narrow = Decoder(WORDS, 5, PLACES, **{**own, "squash": 0}).eval()
     narrow.load_state_dict({key: value for key, value in decoder.state_dict().items() if not key.startswith("squash")})
-    squashed = torch.relu(annotations @ decoder.squash[0].weight.T + decoder.squash[0].bias)
+    squashed = decoder.squash[1](annotations @ decoder.squash[0].weight.T + decoder.squash[0].bias)
     torch.testing.assert_close(decoder(annotations, words, lengths), narrow(squashed, words, lengths))
+
+
+def test_places_are_left_out_in_training_only() -> None:
+    """Half of them, others for each picture and each time; what is kept is read as it stands."""
+    decoder = make_decoder(place_dropout=0.5)
+    annotations = make_batch([[4, 2], [3, 3]])[0]
+    memory, _ = decoder.start(annotations)
+    assert memory.annotations.shape == (2, PLACES // 2, WIDTH)
+    kept = [
+        [(annotations[picture] == row).all(dim=-1).nonzero().item() for row in rows]
+        for picture, rows in enumerate(memory.annotations)
+    ]
+    assert kept[0] != kept[1]
+    assert all(places == sorted(set(places)) for places in kept)
+    assert not torch.equal(decoder.start(annotations)[0].annotations, memory.annotations)
+    assert torch.equal(decoder.eval().start(annotations)[0].annotations, annotations)
+
+
+def test_places_known_by_their_number_cannot_be_left_out() -> None:
+    with pytest.raises(CaptioningError, match="location.*place_dropout 0"):
+        make_decoder(score="location", place_dropout=0.5)
+    with pytest.raises(CaptioningError, match=r"place_dropout 1\.0"):
+        make_decoder(place_dropout=1.0)
+
+
+def test_it_begins_by_saying_frequent_words() -> None:
+    """By Zipf's law, before it has seen anything: the first word twice as often as the second."""
+    decoder = Decoder(WORDS, WIDTH, PLACES)
+    first, second, third = decoder.output.bias[len(Vocabulary.MARKS) :][:3].exp().tolist()
+    assert (first / second, first / third) == pytest.approx((2, 3))
 
 
 def test_tied_output_takes_the_embeddings() -> None:

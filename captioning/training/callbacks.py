@@ -1,4 +1,4 @@
-"""What happens beside training: exact randomness, the encoder unfrozen, predictions kept, the config of the run."""
+"""What happens beside training: exact randomness, weights averaged, the encoder unfrozen, predictions and config kept."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import BaseFinetuning, BasePredictionWriter, Callback
+from pytorch_lightning.callbacks import BaseFinetuning, BasePredictionWriter, Callback, WeightAveraging
 from pytorch_lightning.cli import SaveConfigCallback
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -27,6 +27,32 @@ class StepSeed(Callback):
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))  # where Lightning's seed_everything keeps it
         # Not by the optimiser's steps: batches whose gradients are accumulated would all draw alike.
         torch.manual_seed(seed + trainer.fit_loop.total_batch_idx * trainer.world_size + trainer.global_rank)
+
+
+class AverageWeights(WeightAveraging):
+    """Validates and keeps a running mean of the weights, which errs less than the weights of any one step.
+
+    Lightning's EMAWeightAveraging rounds what it averages, a frozen encoder's weights too: the feature cache would no
+    longer know them for those it was made with.
+
+    Args:
+        decay: share of the mean that is still left of it after another step; at first it is a plain mean of all steps.
+        every: steps from one update to the next.
+    """
+
+    def __init__(self, decay: float = 0.995, every: int = 4) -> None:
+        if not (0 <= decay < 1 and every >= 1):
+            raise CaptioningError(f"AverageWeights wants a decay from 0 to below 1 and steps, not {decay} and {every}")
+        self.every = every
+        share = 1 - decay**every
+
+        def average(mean: Tensor, current: Tensor, updates: Tensor | int) -> Tensor:
+            return mean + (current - mean) * max(share, 1 / (int(updates) + 1))  # exact where nothing has changed
+
+        super().__init__(avg_fn=average)
+
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        return step_idx is not None and (step_idx + 1) % self.every == 0
 
 
 class FineTuneEncoder(BaseFinetuning):
