@@ -43,7 +43,7 @@ def main() -> None:
         whole = median(lambda: captioner(photos), options.repeats)
     share = statistics.median(spent / before for before, spent in zip(seeing, decoding, strict=True))
     print(f"{len(photos)} photos, opened and seen: {statistics.median(seeing):.2f} s")
-    print(f"decoding with beam {captioner.beam} adds {statistics.median(decoding):.2f} s, {share:.0%}")
+    print(f"decoding with beam {captioner.search.beam} adds {statistics.median(decoding):.2f} s, {share:.0%}")
     print(f"all of it by Captioner: {whole:.2f} s")
 
 
@@ -78,7 +78,7 @@ def see(captioner: Captioner, photos: list[Path]) -> list[torch.Tensor]:
 
 def decode(captioner: Captioner, annotations: list[torch.Tensor]) -> None:
     for batch in annotations:
-        search.beam(captioner.decoder, batch, captioner.beam, captioner.maximum_length, captioner.length_penalty)
+        search.beam(captioner.search, captioner.decoder, batch)
 
 
 def median(work: Callable[[], object], repeats: int) -> float:

@@ -15,17 +15,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from captioning import models, overlay, search
+from captioning import models, overlay
 from captioning.attention import LookName, check_look, way_to_look
 from captioning.decoder import Decoder
 from captioning.encoders import Encoder, blank
 from captioning.errors import CaptioningError
 from captioning.images import Box, Picture, Transform, open_image
+from captioning.search import Found, Search
 from captioning.text import Vocabulary
 
 _HEADER = "captioning"
 _FORMAT = 1
-_SEARCH = ("maximum_length", "beam", "length_penalty", "look")  # how a model captions, kept in its file
+_SEARCH = tuple(field.name for field in dataclasses.fields(Search))  # how a model captions, kept in its file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Caption:
         maps: (T, rows, columns), one per word, each summing to 1.
         picture: what was captioned.
         window: the part of the photo that the maps lie on.
+        others: the next best captions, if more than one was asked for.
     """
 
     words: list[str]
@@ -45,6 +47,7 @@ class Caption:
     maps: np.ndarray
     picture: Picture
     window: Box
+    others: tuple["Caption", ...] = ()
 
     @property
     def text(self) -> str:
@@ -60,18 +63,18 @@ class Caption:
         return overlay.panels(open_image(self.picture), self.words, self.maps, self.window, panel_width)
 
 
-def describe_model(encoder: Encoder, decoder: Decoder, vocabulary: Vocabulary, **search: Any) -> dict[str, Any]:
-    """All of a model but its weights, in plain values: the header of the model file.
-
-    ``search`` is how it captions, by the names of :class:`Captioner`.
-    """
+def describe_model(
+    encoder: Encoder, decoder: Decoder, vocabulary: Vocabulary, search: Search, look: LookName | None
+) -> dict[str, Any]:
+    """All of a model but its weights, in plain values: the header of the model file."""
     return {
         "format": _FORMAT,
         "encoder": encoder.settings,
         "decoder": decoder.settings,
         "transform": dataclasses.asdict(encoder.transform),
         "vocabulary": vocabulary.words,
-        **search,
+        **dataclasses.asdict(search),
+        "look": look,
     }
 
 
@@ -100,12 +103,11 @@ class Captioner:
         encoder: turns pictures into annotations.
         decoder: says words about them.
         vocabulary: the words.
-        maximum_length: words after which a caption is cut.
-        beam: how many captions at a time the search keeps; 1 is greedy.
-        length_penalty: power of a caption's length that its log-probability is divided by.
         look: how hard attention looks: ``argmax`` at the likeliest place, ``sample`` at one drawn by chance, ``expect``
             at all of them by their chances.
-        seed: of ``sample``: the same pictures in the same batches are looked at in the same places.
+        seed: of all chance: the same pictures in the same batches get the same words, from the same places.
+        n_best: how many captions of each picture.
+        **search: how captions are found, by the names of :class:`captioning.search.Search`.
     """
 
     def __init__(
@@ -113,21 +115,19 @@ class Captioner:
         encoder: Encoder,
         decoder: Decoder,
         vocabulary: Vocabulary,
-        maximum_length: int = 40,
-        beam: int = 1,
-        length_penalty: float = 0.0,
         look: LookName | None = None,
         seed: int = 0,
+        n_best: int = 1,
+        **search: Any,
     ) -> None:
         self.encoder = encoder.eval()
         self._see = encoder.for_inference()
         self.decoder = decoder.eval()
         self.vocabulary = vocabulary
-        self.maximum_length = maximum_length
-        self.beam = beam
-        self.length_penalty = length_penalty
+        self.search = Search(**search)
         check_look(look, decoder.hard)
         self.look = look
+        self.n_best = n_best
         self.generator = torch.Generator(next(decoder.parameters()).device).manual_seed(seed)
 
     @classmethod
@@ -137,7 +137,7 @@ class Captioner:
         Args:
             model: a ``.safetensors`` file that training left behind, or the name of one that comes along.
             device: where to run; by default the GPU if there is one.
-            **search: maximum_length, beam, length_penalty, look or seed, other than the model was validated with.
+            **search: how to caption, by the names that the class takes, other than the model was validated with.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         path = models.locate(model)
@@ -169,7 +169,7 @@ class Captioner:
         encoder.to(device)
         transform = header["transform"]
         encoder.transform = Transform(**{**transform, "mean": tuple(transform["mean"]), "std": tuple(transform["std"])})
-        own = {name: header[name] for name in _SEARCH if name in header}
+        own = {name: header[name] for name in (*_SEARCH, "look") if name in header}
         given = {name: value for name, value in search.items() if value is not None}
         return cls(encoder, decoder, Vocabulary(header["vocabulary"]), **{**own, **given})
 
@@ -180,8 +180,7 @@ class Captioner:
             path: of the file.
             slim: in half precision, and without the encoder: its weights must be the pretrained ones that everyone has.
         """
-        how = {name: getattr(self, name) for name in _SEARCH}
-        header = describe_model(self.encoder, self.decoder, self.vocabulary, **how)
+        header = describe_model(self.encoder, self.decoder, self.vocabulary, self.search, self.look)
         parts = {"encoder": self.encoder, "decoder": self.decoder}
         if slim:
             known = Encoder(**self.encoder.settings, weights="pretrained").state_dict()
@@ -222,7 +221,9 @@ class Captioner:
                 if isinstance(one, CaptioningError):
                     yield one
                 else:
-                    yield dataclasses.replace(next(captions), picture=picture)
+                    caption = next(captions)
+                    others = tuple(dataclasses.replace(other, picture=picture) for other in caption.others)
+                    yield dataclasses.replace(caption, picture=picture, others=others)
 
     def _open(self, picture: Picture) -> Image.Image | CaptioningError:
         try:
@@ -235,24 +236,22 @@ class Captioner:
         pixels = torch.stack([transform(image) for image in images])
         with torch.inference_mode():
             annotations = self._see(pixels.to(next(self.decoder.parameters()).device))
-        captions = search.beam(
-            self.decoder,
-            annotations,
-            self.beam,
-            self.maximum_length,
-            self.length_penalty,
-            choose=way_to_look(self.look, self.generator),
+        look = way_to_look(self.look, self.generator)
+        found = self.search(self.decoder, annotations, self.generator, self.n_best, look)
+        captions = []
+        for image, of_image in zip(images, found, strict=True):
+            first, *others = (self._put(one, image) for one in of_image)
+            captions.append(dataclasses.replace(first, others=tuple(others)))
+        return captions
+
+    def _put(self, found: Found, image: Image.Image) -> Caption:
+        return Caption(
+            words=self.vocabulary.decode(found.words),
+            probabilities=[math.exp(chance) for chance in found.log_probabilities],
+            maps=found.weights.unflatten(1, self.encoder.grid).numpy(),
+            picture=image,
+            window=self.encoder.transform.window(*image.size),
         )
-        return [
-            Caption(
-                words=self.vocabulary.decode(found.words),
-                probabilities=[math.exp(chance) for chance in found.log_probabilities],
-                maps=found.weights.unflatten(1, self.encoder.grid).numpy(),
-                picture=image,
-                window=transform.window(*image.size),
-            )
-            for image, (found, *_) in zip(images, captions, strict=True)
-        ]
 
 
 def _full(tensor: Tensor) -> Tensor:

@@ -77,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     caption.add_argument("--json", action="store_true", help="print one JSON object per picture instead of text")
     caption.add_argument("--overlay", type=Path, metavar="DIR", help="write a PNG per picture: a map for every word")
-    caption.add_argument("--beam", type=int, metavar="K", help="captions that the search keeps (default: the model's)")
+    caption.add_argument("--n-best", type=int, default=1, metavar="N", help="captions of each picture (default 1)")
+    _add_search(caption)
     caption.add_argument(
         "--look",
         choices=("expect", "argmax", "sample"),
@@ -85,7 +86,10 @@ def _parser() -> argparse.ArgumentParser:
         "(default: as the model was validated)",
     )
     caption.add_argument(
-        "--seed", type=int, default=0, help="of --look sample, for the same pictures and batch size (default 0)"
+        "--seed",
+        type=int,
+        default=0,
+        help="of --sample and --look sample, for the same pictures and batch size (default 0)",
     )
     caption.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures at a time (default 32)")
     caption.set_defaults(run=_caption)
@@ -122,6 +126,28 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in _TRAINING.items():
         commands.add_parser(name, help=f"{text} ('captioning {name} --help' for its options)", add_help=False)
     return parser
+
+
+_SEARCH: dict[str, tuple[type, str, str]] = {
+    "--beam": (int, "K", "captions that the search keeps; 1 is greedy"),
+    "--length-penalty": (float, "P", "compare captions by log p / length ** P; more for longer ones"),
+    "--minimum-length": (int, "N", "words before which a caption does not end"),
+    "--maximum-length": (int, "N", "words after which it is cut"),
+    "--no-repeat": (int, "N", "never say the same N words in a row twice"),
+    "--groups": (int, "G", "part the beam into groups that say different things"),
+    "--diversity": (float, "D", "how much a group avoids the words of the others"),
+    "--temperature": (float, "T", "of --sample: below 1 safer, above 1 bolder"),
+    "--top-k": (int, "K", "of --sample: draw among the K likeliest words only"),
+    "--nucleus": (float, "P", "of --sample: draw among the likeliest words that have this share of the chances"),
+}
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    """What :class:`captioning.search.Search` takes, under the same names."""
+    group = parser.add_argument_group("how captions are found (by default as the model was validated)")
+    group.add_argument("--sample", action="store_true", default=None, help="draw words by chance instead of searching")
+    for flag, (kind, metavar, text) in _SEARCH.items():
+        group.add_argument(flag, type=kind, metavar=metavar, help=text)
 
 
 def _slim(options: argparse.Namespace) -> None:
@@ -169,7 +195,9 @@ def _caption(options: argparse.Namespace) -> None:
 
     from captioning.captioner import Captioner
 
-    captioner = Captioner.load(options.model, beam=options.beam, look=options.look, seed=options.seed)
+    names = ("sample", *(flag.removeprefix("--").replace("-", "_") for flag in _SEARCH))
+    search = {name: getattr(options, name) for name in names}
+    captioner = Captioner.load(options.model, look=options.look, seed=options.seed, n_best=options.n_best, **search)
     if options.overlay:
         _make_folder(options.overlay)
     overlays = _overlay_names(pictures)
@@ -189,9 +217,12 @@ def _caption(options: argparse.Namespace) -> None:
         if options.json:
             words = zip(caption.words, caption.probabilities, strict=False)  # the last probability is the end's
             result["words"] = [{"word": word, "probability": round(chance, 4)} for word, chance in words]
+            if options.n_best > 1:
+                result["others"] = [{"caption": other.text, "score": round(other.score, 4)} for other in caption.others]
             print(json.dumps(result, ensure_ascii=False), flush=True)
         else:
-            print(f"{path}\t{caption.text}", flush=True)
+            for one in (caption, *caption.others):
+                print(f"{path}\t{one.text}", flush=True)
     if options.overlay:
         print(f"overlays are in {options.overlay}", file=sys.stderr)
     if failed:

@@ -1,8 +1,10 @@
 """From annotations to captions: pure functions over the decoder's ``start`` and ``step``, batched over pictures.
 
-Shapes: B pictures, K beams of each, V words, L places. The beams of a picture share its memory, which is never copied.
+Shapes: B pictures, K beams of each in G groups, C candidates of each group, V words, L places. The beams of a picture
+share its memory, which is never copied.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import torch
@@ -25,83 +27,231 @@ class Found(NamedTuple):
     weights: Tensor  # (len(words), L)
 
 
-class _Step(NamedTuple):
-    """The best candidates of one step, more of them than there are beams, and which of them were gone on with."""
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """How captions are found: by a beam or, if told to, by chance.
 
-    parents: Tensor  # (B, 2K), the beam that a candidate goes on from
-    words: Tensor  # (B, 2K)
-    log_probabilities: Tensor  # (B, 2K)
-    weights: Tensor  # (B, beams before, L)
-    kept: Tensor  # (B, K), the candidate that each beam is from now on
+    Args:
+        maximum_length: words after which a caption is cut.
+        minimum_length: words before which it does not end.
+        no_repeat: so many words in a row are never said twice; 0 lets them.
+        beam: how many captions at a time the search keeps; 1 is greedy.
+        length_penalty: power of a caption's length that its log-probability is divided by, to compare it with others.
+        groups: beams are parted into so many groups, which are kept from saying the same.
+        diversity: what a word costs a group, in log-probability, for each beam of the groups before that says it.
+        sample: draw words by their chances instead; ``beam``, ``length_penalty`` and ``groups`` then mean nothing.
+        temperature: below 1 likely words are drawn more often than their chances say, above 1 less often.
+        top_k: draw among so many of the likeliest words only; 0 for all.
+        nucleus: draw among the likeliest words that have this share of the chances together.
+    """
+
+    maximum_length: int = 40
+    minimum_length: int = 1
+    no_repeat: int = 0
+    beam: int = 1
+    length_penalty: float = 0.0
+    groups: int = 1
+    diversity: float = 0.5
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    nucleus: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.minimum_length <= self.maximum_length:
+            raise CaptioningError(
+                f"minimum_length {self.minimum_length}: take 1 to {self.maximum_length}, the maximum_length"
+            )
+        if self.beam < 1:
+            raise CaptioningError(f"beam {self.beam}: take at least 1")
+        if self.groups < 1 or self.beam % self.groups:
+            raise CaptioningError(f"groups {self.groups}: must divide the beam of {self.beam}")
+        if self.temperature <= 0:
+            raise CaptioningError(f"temperature {self.temperature}: must be more than 0")
+        if not 0 < self.nucleus <= 1:
+            raise CaptioningError(f"nucleus {self.nucleus}: a share above 0 and up to 1")
+        for name in ("no_repeat", "top_k", "diversity", "length_penalty"):
+            if getattr(self, name) < 0:
+                raise CaptioningError(f"{name} {getattr(self, name)}: must not be negative")
+
+    def __call__(
+        self,
+        decoder: Decoder,
+        annotations: Tensor,
+        generator: torch.Generator,
+        n_best: int = 1,
+        choose: Choose | None = None,
+    ) -> list[list[Found]]:
+        """For each of the pictures (B, L, D) its captions, best first.
+
+        Args:
+            decoder: in evaluation mode.
+            annotations: (B, L, D).
+            generator: the chance of ``sample``.
+            n_best: how many captions of each picture; of a beam at most its size, and fewer if its groups agree.
+            choose: how hard attention looks.
+        """
+        most = n_best if self.sample else self.beam
+        if not 1 <= n_best <= most:
+            raise CaptioningError(f"n_best {n_best}: take 1 to {most}, the size of the beam")
+        if self.sample:
+            return sample(self, decoder, annotations, generator, n_best, choose)
+        return beam(self, decoder, annotations, n_best, choose)
 
 
 def greedy(
     decoder: Decoder, annotations: Tensor, maximum_length: int = 40, choose: Choose | None = None
 ) -> list[Found]:
     """The likeliest word at each step, for each of the pictures (B, L, D); ``choose`` is how hard attention looks."""
-    return [found[0] for found in beam(decoder, annotations, 1, maximum_length, choose=choose)]
+    return [found[0] for found in beam(Search(maximum_length), decoder, annotations, choose=choose)]
+
+
+@torch.no_grad()
+def sample(
+    search: Search,
+    decoder: Decoder,
+    annotations: Tensor,
+    generator: torch.Generator,
+    count: int = 1,
+    choose: Choose | None = None,
+) -> list[list[Found]]:
+    """Captions drawn word by word, the likeliest first; log-probabilities are the model's own, whatever is narrowed."""
+    memory, state = decoder.start(annotations)
+    state = State(*(part.expand(-1, count, -1) for part in state))
+    words = torch.full((len(annotations), count), Vocabulary.START, device=annotations.device)
+    said = words.new_empty(len(annotations), count, 0)
+    ended = torch.zeros_like(words, dtype=torch.bool)
+    log_probabilities, weights = [], []
+    while said.shape[-1] < search.maximum_length and not ended.all():
+        of_words, state, look = decoder.step(words, state, memory, choose)
+        narrowed = _narrow(_sayable(search, of_words, said) / search.temperature, search.top_k, search.nucleus)
+        words = torch.multinomial(narrowed.softmax(-1).flatten(0, 1), 1, generator=generator).view(words.shape)
+        log_probabilities.append(of_words.gather(-1, words[..., None]).squeeze(-1))
+        weights.append(look.weights.float())
+        words = words.masked_fill(ended, Vocabulary.PAD)
+        said = torch.cat((said, words[..., None]), -1)
+        ended |= words == Vocabulary.END
+    lengths = (said != Vocabulary.PAD).sum(-1).tolist()
+    ids, chances = said.tolist(), torch.stack(log_probabilities, -1).tolist()
+    maps = torch.stack(weights, 2).cpu()  # (B, count, T, L)
+    captions = []
+    for picture, of_picture in enumerate(lengths):
+        found = []
+        for number, length in enumerate(of_picture):
+            real = ids[picture][number][: length - (ids[picture][number][length - 1] == Vocabulary.END)]
+            found.append(Found(real, chances[picture][number][:length], maps[picture, number, : len(real)]))
+        captions.append(sorted(found, key=lambda one: sum(one.log_probabilities), reverse=True))
+    return captions
+
+
+class _Step(NamedTuple):
+    """The best candidates of one step, more of them than there are beams, and which of them were gone on with."""
+
+    parents: Tensor  # (B, G·C), the beam that a candidate goes on from
+    words: Tensor  # (B, G·C)
+    log_probabilities: Tensor  # (B, G·C)
+    weights: Tensor  # (B, beams before, L)
+    kept: Tensor  # (B, K), the candidate that each beam is from now on
 
 
 @torch.no_grad()
 def beam(
-    decoder: Decoder,
-    annotations: Tensor,
-    size: int,
-    maximum_length: int = 40,
-    length_penalty: float = 0.0,
-    n_best: int = 1,
-    choose: Choose | None = None,
+    search: Search, decoder: Decoder, annotations: Tensor, n_best: int = 1, choose: Choose | None = None
 ) -> list[list[Found]]:
-    """The likeliest captions that a beam finds, best first, for each of the pictures.
+    """The likeliest captions that a beam finds.
 
-    Captions that ended come before captions that were cut; there are cut ones only if too few ended.
-
-    Args:
-        decoder: in evaluation mode.
-        annotations: (B, L, D).
-        size: K, how many unfinished captions are kept at each step.
-        maximum_length: words after which a caption is cut.
-        length_penalty: captions are compared by log p / length ** length_penalty, the end mark counted.
-        n_best: how many captions of each picture to give back; at most K.
-        choose: how hard attention looks.
+    Captions that ended come before captions that were cut; there are cut ones only if too few ended. Of several groups
+    (Vijayakumar et al. 2018, "Diverse Beam Search") the best of each come first.
     """
-    if not 1 <= n_best <= size:
-        raise CaptioningError(f"n_best {n_best}: take 1 to {size}, the size of the beam")
+    pictures, groups, width = len(annotations), search.groups, search.beam // search.groups
     memory, state = decoder.start(annotations)
-    words = torch.full((len(annotations), 1), Vocabulary.START, device=annotations.device)
+    words = torch.full((pictures, 1), Vocabulary.START, device=annotations.device)
+    said = words.new_empty(pictures, 1, 0)
     totals = torch.zeros(words.shape, device=annotations.device)  # log p of each beam
     # The best captions that have ended: how good they are, and as which candidate of which step they ended.
-    finished = totals.new_full((len(annotations), size), -torch.inf)
-    ends = words.new_zeros(len(annotations), size, 2)
+    finished = totals.new_full((pictures, groups, width), -torch.inf)
+    ends = words.new_zeros(pictures, groups, width, 2)
     steps: list[_Step] = []
-    for length in range(1, maximum_length + 1):
+    for length in range(1, search.maximum_length + 1):
         log_probabilities, state, look = decoder.step(words, state, memory, choose)
-        sums = totals[..., None] + _sayable(log_probabilities, first=length == 1)  # (B, K, V)
-        # Twice as many as beams are wanted: half of them may be ends.
-        best, places = sums.flatten(1).topk(min(2 * size, sums[0].numel()))  # (B, 2K)
-        parents, words = places // sums.shape[-1], places % sums.shape[-1]
-        is_end = words == Vocabulary.END
-        scores = (best / length**length_penalty).masked_fill(~is_end, -torch.inf)[:, :size]
-        numbers = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
-        here = torch.stack((torch.full_like(numbers, length - 1), numbers), dim=-1)
-        finished, order = torch.cat((finished, scores), 1).topk(size)
-        ends = _pick(torch.cat((ends, here), 1), order)
-        totals, kept = best.masked_fill(is_end, -torch.inf).topk(min(size, best.shape[1]))
-        said = log_probabilities.flatten(1).gather(1, places)
-        steps.append(_Step(parents, words, said, look.weights.float(), kept))
+        sums = totals[..., None] + _sayable(search, log_probabilities, said)
+        beams, vocabulary = sums.shape[1:]
+        own = sums.unflatten(1, (groups, -1)) if length > 1 else sums[:, None].expand(-1, groups, -1, -1)
+        best, places, kept = _candidates(own, width, search.diversity)
+        number = torch.arange(groups, device=places.device)[:, None]
+        places = places + number * (beams // groups * vocabulary)  # among all groups' beams; the first step has but one
+        kept = kept + number * best.shape[-1]
+        is_end = places % vocabulary == Vocabulary.END
+        scores = (best / length**search.length_penalty).masked_fill(~is_end, -torch.inf)[..., :width]
+        candidates = (torch.arange(scores.shape[-1], device=scores.device) + number * best.shape[-1]).expand_as(scores)
+        here = torch.stack((torch.full_like(candidates, length - 1), candidates), dim=-1)
+        finished, order = torch.cat((finished, scores), -1).topk(width)
+        ends = torch.cat((ends, here), 2).gather(2, order[..., None].expand(-1, -1, -1, 2))
+        best, places, kept = best.flatten(1), places.flatten(1), kept.flatten(1)
+        parents, words = places // vocabulary, places % vocabulary
+        steps.append(_Step(parents, words, log_probabilities.flatten(1).gather(1, places), look.weights.float(), kept))
+        totals = best.masked_fill(is_end.flatten(1), -torch.inf).gather(1, kept)
         words, came_from = words.gather(1, kept), parents.gather(1, kept)
         state = State(*(_pick(part, came_from) for part in state))
+        said = torch.cat((_pick(said, came_from), words[..., None]), -1)
         # What has not ended can only lose probability: this is the best that it may still come to.
-        hope = totals.amax(dim=1) / maximum_length**length_penalty
-        if (hope <= finished[:, n_best - 1]).all():
+        hope = totals.unflatten(1, (groups, -1)).amax(dim=-1) / search.maximum_length**search.length_penalty
+        if (hope <= finished[..., -(-n_best // groups) - 1]).all():
             break
-    return _trace([_Step(*(part.cpu() for part in step)) for step in steps], finished.cpu(), ends.cpu(), n_best)
+    steps = [_Step(*(part.cpu() for part in step)) for step in steps]
+    return _trace(steps, finished.cpu(), ends.cpu(), totals.unflatten(1, (groups, -1)).cpu(), n_best)
 
 
-def _sayable(log_probabilities: Tensor, first: bool) -> Tensor:
-    forbidden = [*_UNSAYABLE, Vocabulary.END] if first else _UNSAYABLE  # a caption says at least one word
-    index = torch.tensor(forbidden, device=log_probabilities.device)
-    return log_probabilities.index_fill(-1, index, -torch.inf)
+def _candidates(sums: Tensor, width: int, diversity: float) -> tuple[Tensor, Tensor, Tensor]:
+    """For each group its best candidates: (B, G, C) sums, places among its beams × V, and (B, G, width) to go on with.
+
+    A word costs each group a little for every beam of the groups before it that goes on with the word.
+    """
+    pictures, groups, beams, vocabulary = sums.shape
+    # Twice as many as beams are wanted: half of them may be ends.
+    count = min(2 * width, beams * vocabulary)
+    taken = sums.new_zeros(pictures, 1, vocabulary)
+    parts = []
+    for group in range(groups):
+        own = sums[:, group]
+        ranks, places = (own - diversity * taken).flatten(1).topk(count)
+        words = places % vocabulary
+        kept = ranks.masked_fill(words == Vocabulary.END, -torch.inf).topk(min(width, count)).indices
+        chosen = words.gather(1, kept)[:, None]
+        taken = taken.scatter_add(-1, chosen, torch.ones_like(chosen, dtype=taken.dtype))
+        parts.append((own.flatten(1).gather(1, places), places, kept))
+    best, places, kept = (torch.stack(part, 1) for part in zip(*parts, strict=True))
+    return best, places, kept
+
+
+def _sayable(search: Search, log_probabilities: Tensor, said: Tensor) -> Tensor:
+    """log p (B, K, V), −∞ where a word may not follow those (B, K, T) said so far."""
+    length = said.shape[-1]
+    early = length < search.minimum_length
+    forbidden = torch.tensor([*_UNSAYABLE, Vocabulary.END] if early else _UNSAYABLE, device=said.device)
+    allowed = log_probabilities.index_fill(-1, forbidden, -torch.inf)
+    if search.no_repeat and length >= search.no_repeat:
+        rows = said.unfold(-1, search.no_repeat, 1)  # (B, K, ·, n), every n words in a row
+        begun = (rows[..., :-1] == said[:, :, None, length - search.no_repeat + 1 :]).all(-1)
+        repeats = torch.zeros_like(allowed).scatter_add(-1, rows[..., -1], begun.to(allowed.dtype)) > 0
+        allowed = allowed.masked_fill(repeats, -torch.inf)
+        # With nothing left to say a caption ends, however short.
+        stuck = allowed.amax(-1, keepdim=True) == -torch.inf
+        is_end = torch.arange(allowed.shape[-1], device=said.device) == Vocabulary.END
+        allowed = torch.where(stuck & is_end, log_probabilities, allowed)
+    return allowed
+
+
+def _narrow(scores: Tensor, top_k: int, nucleus: float) -> Tensor:
+    """Only the likeliest words' scores (…, V), the others −∞; the likeliest of all always stays."""
+    if top_k:
+        least = scores.topk(min(top_k, scores.shape[-1])).values[..., -1:]
+        scores = scores.masked_fill(scores < least, -torch.inf)
+    if nucleus < 1:
+        ordered, order = scores.softmax(-1).sort(dim=-1, descending=True)
+        beyond = ordered.cumsum(-1) - ordered >= nucleus  # the words before have that share already
+        scores = scores.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), -torch.inf)
+    return scores
 
 
 def _pick(part: Tensor, index: Tensor) -> Tensor:
@@ -109,15 +259,27 @@ def _pick(part: Tensor, index: Tensor) -> Tensor:
     return part.gather(1, index[..., None].expand(-1, -1, part.shape[-1]))
 
 
-def _trace(steps: list[_Step], finished: Tensor, ends: Tensor, n_best: int) -> list[list[Found]]:
-    """Go back from the ends to the beginnings."""
+def _trace(steps: list[_Step], finished: Tensor, ends: Tensor, totals: Tensor, n_best: int) -> list[list[Found]]:
+    """Go back from the ends (B, G, ·) to the beginnings; n captions of each picture, no two the same."""
     last = len(steps) - 1
+    kept = steps[last].kept.view(totals.shape)
     captions = []
     for picture in range(len(finished)):
-        whole = (finished[picture, :n_best] > -torch.inf).sum()
-        endings = ends[picture, :whole].tolist()
-        endings += [(last, int(candidate)) for candidate in steps[last].kept[picture, : n_best - whole]]
-        captions.append([_caption(steps, picture, step, candidate) for step, candidate in endings])
+        endings = []  # sorted: ended before cut, then the best of each group, the better group's first
+        for group, scores in enumerate(finished[picture].tolist()):
+            whole = sum(score > -torch.inf for score in scores)
+            endings += [(False, rank, -scores[rank], *ends[picture, group, rank].tolist()) for rank in range(whole)]
+            cut = zip(totals[picture, group].tolist(), kept[picture, group].tolist(), strict=True)
+            for rank, (total, candidate) in enumerate(cut, start=whole):
+                if rank < len(scores) and total > -torch.inf:
+                    endings.append((True, rank, -total, last, candidate))
+        found: dict[tuple[int, ...], Found] = {}
+        for *_, step, candidate in sorted(endings):
+            caption = _caption(steps, picture, step, candidate)
+            found.setdefault(tuple(caption.words), caption)
+            if len(found) == n_best:
+                break
+        captions.append(list(found.values()))
     return captions
 
 

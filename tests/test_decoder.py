@@ -284,7 +284,7 @@ def test_places_are_left_out_in_training_only() -> None:
 
 
 def test_places_known_by_their_number_cannot_be_left_out() -> None:
-    with pytest.raises(CaptioningError, match="location.*place_dropout 0"):
+    with pytest.raises(CaptioningError, match=r"location.*place_dropout 0"):
         make_decoder(score="location", place_dropout=0.5)
     with pytest.raises(CaptioningError, match=r"place_dropout 1\.0"):
         make_decoder(place_dropout=1.0)

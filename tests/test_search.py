@@ -9,6 +9,7 @@ from captioning import search
 from captioning.attention import Look
 from captioning.decoder import Decoder, Memory, State
 from captioning.errors import CaptioningError
+from captioning.search import Search
 from captioning.text import Vocabulary
 
 
@@ -20,6 +21,19 @@ def make_decoder(seed: int = 0, end_bias: float = 0.0) -> Decoder:
             parameter.normal_(std=0.8)
         decoder.output.bias[Vocabulary.END] += end_bias
     return decoder
+
+
+def beam(
+    decoder: Decoder,
+    annotations: torch.Tensor,
+    size: int,
+    maximum_length: int = 40,
+    length_penalty: float = 0.0,
+    n_best: int = 1,
+    **settings,
+) -> list[list[search.Found]]:
+    how = Search(maximum_length, beam=size, length_penalty=length_penalty, **settings)
+    return search.beam(how, decoder, annotations, n_best)
 
 
 def test_greedy_takes_the_likeliest_word() -> None:
@@ -96,7 +110,7 @@ def test_a_wide_beam_is_an_exhaustive_search(length_penalty: float) -> None:
     decoder = make_decoder(end_bias=1.0)
     annotations = torch.randn(4, 6, 8)
     captions = [list(words) for length in (1, 2) for words in itertools.product(range(4, 12), repeat=length)]
-    for number, found in enumerate(search.beam(decoder, annotations, 100, 3, length_penalty, n_best=5)):
+    for number, found in enumerate(beam(decoder, annotations, 100, 3, length_penalty, n_best=5)):
         one = annotations[number : number + 1]
         # The beam may also cut a third word off from its end; captions that ended come first.
         scores = {
@@ -111,7 +125,7 @@ def test_beam_scores_and_maps_are_those_of_teacher_forcing() -> None:
     decoder = make_decoder(end_bias=2.0)
     annotations = torch.randn(6, 6, 8)
     lengths = set()
-    for number, captions in enumerate(search.beam(decoder, annotations, 4, 12, n_best=4)):
+    for number, captions in enumerate(beam(decoder, annotations, 4, 12, n_best=4)):
         one = annotations[number : number + 1]
         for found in captions:
             if len(found.words) == 12:
@@ -129,9 +143,9 @@ def test_beam_scores_and_maps_are_those_of_teacher_forcing() -> None:
 def test_a_batch_of_beams_equals_one_by_one() -> None:
     decoder = make_decoder(end_bias=2.0)
     annotations = torch.randn(8, 6, 8)
-    together = search.beam(decoder, annotations, 3, length_penalty=0.7, n_best=3)
+    together = beam(decoder, annotations, 3, length_penalty=0.7, n_best=3)
     for number, captions in enumerate(together):
-        (alone,) = search.beam(decoder, annotations[number : number + 1], 3, length_penalty=0.7, n_best=3)
+        (alone,) = beam(decoder, annotations[number : number + 1], 3, length_penalty=0.7, n_best=3)
         assert [found.words for found in alone] == [found.words for found in captions]
 
 
@@ -140,7 +154,7 @@ def test_a_wider_beam_finds_better_captions() -> None:
     annotations = torch.randn(30, 6, 8)
     totals = []
     for size in (1, 3, 10):
-        found = search.beam(decoder, annotations, size)
+        found = beam(decoder, annotations, size)
         totals.append(sum(sum(captions[0].log_probabilities) for captions in found))
     assert totals == sorted(totals)
     assert totals[0] < totals[2]
@@ -152,11 +166,11 @@ def test_stopping_early_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
     step = decoder.step
     monkeypatch.setattr(decoder, "step", lambda *arguments: steps.append(1) or step(*arguments))
-    found = search.beam(decoder, annotations, 3, 40, 0.8, n_best=2)
+    found = beam(decoder, annotations, 3, 40, 0.8, n_best=2)
     assert len(steps) < 40
     taken = len(steps)
     monkeypatch.setattr(torch.Tensor, "all", lambda *_: False)  # never stop early
-    later = search.beam(decoder, annotations, 3, 40, 0.8, n_best=2)
+    later = beam(decoder, annotations, 3, 40, 0.8, n_best=2)
     assert len(steps) == taken + 40
     assert [[one.words for one in captions] for captions in found] == [
         [one.words for one in captions] for captions in later
@@ -164,7 +178,7 @@ def test_stopping_early_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_beams_that_never_end_are_cut() -> None:
-    for captions in search.beam(make_decoder(end_bias=-100.0), torch.randn(2, 6, 8), 3, maximum_length=5, n_best=3):
+    for captions in beam(make_decoder(end_bias=-100.0), torch.randn(2, 6, 8), 3, 5, n_best=3):
         assert [len(found.words) for found in captions] == [5, 5, 5]
         assert len({tuple(found.words) for found in captions}) == 3
 
@@ -180,14 +194,14 @@ def test_beams_share_their_pictures_memory() -> None:
 
     decoder.step = watch
     annotations = torch.randn(4, 6, 8)
-    search.beam(decoder, annotations, 5)
+    beam(decoder, annotations, 5)
     assert len(seen) == 1
     assert next(iter(seen))[2] == annotations.shape
 
 
 def test_no_more_captions_than_beams() -> None:
     with pytest.raises(CaptioningError, match="n_best 4: take 1 to 3"):
-        search.beam(make_decoder(), torch.randn(1, 6, 8), 3, n_best=4)
+        Search(beam=3)(make_decoder(), torch.randn(1, 6, 8), torch.Generator(), n_best=4)
 
 
 class Counting(nn.Module):
@@ -215,3 +229,158 @@ def test_the_picture_is_prepared_once_and_search_stops_at_the_end() -> None:
     found = search.greedy(decoder, torch.zeros(2, 2, 3), maximum_length=1000)
     assert decoder.starts == 1
     assert [one.words for one in found] == [[4, 5], [4, 5]]
+
+
+def test_a_beam_of_one_is_greedy() -> None:
+    decoder = make_decoder(end_bias=1.0)
+    annotations = torch.randn(20, 6, 8)
+    generator = torch.Generator()
+    assert [found.words for (found,) in Search(beam=1, length_penalty=0.9)(decoder, annotations, generator)] == [
+        found.words for found in search.greedy(decoder, annotations)
+    ]
+
+
+def test_a_caption_does_not_end_early() -> None:
+    decoder = make_decoder(end_bias=6.0)
+    annotations = torch.randn(5, 6, 8)
+    assert min(len(found.words) for (found,) in beam(decoder, annotations, 3)) < 4
+    for settings in ({"beam": 3}, {"sample": True}):
+        found = Search(20, minimum_length=4, **settings)(decoder, annotations, torch.Generator().manual_seed(0))
+        for number, (one,) in enumerate(found):
+            assert 4 <= len(one.words) < 20, "so likely an end is taken as soon as it may be"
+            expected = score(decoder, annotations[number : number + 1], one.words)
+            assert one.log_probabilities == pytest.approx(expected, abs=1e-4)
+
+
+def rows_of(words: list[int], length: int) -> list[tuple[int, ...]]:
+    return [tuple(words[start : start + length]) for start in range(len(words) - length + 1)]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("settings", [{"beam": 1}, {"beam": 4}, {"sample": True, "temperature": 0.3}])
+def test_no_words_in_a_row_are_said_twice(length: int, settings: dict) -> None:
+    decoder = make_decoder(end_bias=-3.0)
+    annotations = torch.randn(10, 6, 8)
+    generator = torch.Generator().manual_seed(0)
+    repeated = 0
+    for no_repeat in (0, length):
+        found = Search(15, no_repeat=no_repeat, **settings)(decoder, annotations, generator)
+        rows = [rows_of(one.words, length) for (one,) in found]
+        twice = sum(len(set(own)) < len(own) for own in rows)
+        repeated = repeated or twice
+        assert no_repeat == 0 or twice == 0
+    assert repeated, "without being kept from it, it does repeat itself"
+
+
+def test_with_nothing_left_to_say_a_caption_ends() -> None:
+    """There are eight words; none may be said twice, though an end is all but impossible and asked for later."""
+    decoder = make_decoder(end_bias=-50.0)
+    for settings in ({"beam": 2}, {"sample": True}):
+        found = Search(40, minimum_length=20, no_repeat=1, **settings)(decoder, torch.randn(3, 6, 8), torch.Generator())
+        assert [sorted(one.words) for (one,) in found] == [list(range(4, 12))] * 3
+
+
+def test_groups_say_different_things() -> None:
+    decoder = make_decoder(end_bias=1.0)
+    annotations = torch.randn(12, 6, 8)
+    firsts = []
+    for diversity in (0.0, 50.0):
+        how = Search(12, beam=3, groups=3, diversity=diversity)
+        found = how(decoder, annotations, torch.Generator(), n_best=3)
+        firsts.append([[one.words[0] for one in captions] for captions in found])
+    assert all(len(set(words)) == 3 for words in firsts[1]), "a word that costs so much is said by one group alone"
+    assert not all(len(set(words)) == 3 for words in firsts[0])
+
+
+def test_the_first_group_is_a_beam_of_its_own_and_scores_stay_the_models() -> None:
+    decoder = make_decoder(end_bias=2.0)
+    annotations = torch.randn(6, 6, 8)
+    alone = beam(decoder, annotations, 2, 12, n_best=2)
+    grouped = beam(decoder, annotations, 6, 12, n_best=6, groups=3, diversity=1.0)
+    for number, (own, captions) in enumerate(zip(alone, grouped, strict=True)):
+        said = {tuple(one.words): one for one in captions}
+        assert len(said) == len(captions)
+        assert {tuple(one.words) for one in own} <= said.keys()
+        for one in captions:
+            if len(one.words) < 12:
+                expected = score(decoder, annotations[number : number + 1], one.words)
+                assert one.log_probabilities == pytest.approx(expected, abs=1e-4)
+
+
+def test_samples_come_as_often_as_their_chances_say() -> None:
+    """The first word of 4,000 captions of one picture, against the model's own chances."""
+    decoder = make_decoder()
+    annotations = torch.randn(1, 6, 8)
+    memory, state = decoder.start(annotations)
+    chances = decoder.step(torch.tensor([[Vocabulary.START]]), state, memory)[0][0, 0].exp().detach()
+    chances[:4] = 0
+    generator = torch.Generator().manual_seed(0)
+    for temperature in (1.0, 0.5):
+        how = Search(1, sample=True, temperature=temperature)
+        (captions,) = how(decoder, annotations, generator, n_best=4000)
+        counts = torch.bincount(torch.tensor([one.words[0] for one in captions]), minlength=12)
+        expected = chances ** (1 / temperature)
+        torch.testing.assert_close(counts / 4000, expected / expected.sum(), atol=0.025, rtol=0)
+
+
+def test_samples_are_drawn_among_the_likeliest() -> None:
+    scores = torch.tensor([[0.5, 0.05, 0.3, 0.15]]).log()
+    likely = {
+        (2, 1.0): [0, 2],
+        (0, 0.5): [0],
+        (0, 0.6): [0, 2],
+        (3, 0.95): [0, 2, 3],
+        (0, 1.0): [0, 1, 2, 3],
+        (9, 0.01): [0],
+    }
+    for (top_k, nucleus), words in likely.items():
+        assert search._narrow(scores, top_k, nucleus)[0].isfinite().nonzero().flatten().tolist() == words
+
+
+def test_a_seed_draws_the_same_again() -> None:
+    decoder = make_decoder()
+    annotations = torch.randn(4, 6, 8)
+
+    def draw(seed: int) -> list[list[list[int]]]:
+        found = Search(10, sample=True)(decoder, annotations, torch.Generator().manual_seed(seed), n_best=3)
+        return [[one.words for one in captions] for captions in found]
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+
+
+def test_samples_have_the_scores_and_maps_of_teacher_forcing() -> None:
+    decoder = make_decoder(end_bias=2.0)
+    annotations = torch.randn(4, 6, 8)
+    how = Search(15, sample=True, temperature=2.0, top_k=5)
+    for number, captions in enumerate(how(decoder, annotations, torch.Generator().manual_seed(0), n_best=4)):
+        totals = [sum(one.log_probabilities) for one in captions]
+        assert totals == sorted(totals, reverse=True)
+        for one in captions:
+            assert one.words
+            assert not set(one.words) & {0, 1, 2, 3}
+            if len(one.words) == 15:
+                continue
+            ids = torch.tensor([[[Vocabulary.START, *one.words, Vocabulary.END]]])
+            reading = decoder(annotations[number : number + 1], ids, torch.tensor([[len(one.words) + 1]]))
+            expected = -F.cross_entropy(reading.logits, reading.targets, reduction="none")
+            assert one.log_probabilities == pytest.approx(expected.tolist(), abs=1e-4)
+            torch.testing.assert_close(one.weights, reading.weights[0, 0, :-1].detach())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"minimum_length": 0}, "minimum_length 0: take 1 to 40"),
+        ({"maximum_length": 3, "minimum_length": 4}, "minimum_length 4: take 1 to 3"),
+        ({"beam": 0}, "beam 0"),
+        ({"beam": 4, "groups": 3}, "groups 3: must divide the beam of 4"),
+        ({"temperature": 0.0}, "temperature 0.0"),
+        ({"nucleus": 0.0}, "nucleus 0.0"),
+        ({"top_k": -1}, "top_k -1"),
+        ({"no_repeat": -1}, "no_repeat -1"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict, message: str) -> None:
+    with pytest.raises(CaptioningError, match=message):
+        Search(**settings)

@@ -1,4 +1,4 @@
-"""What happens beside training: exact randomness, weights averaged, the encoder unfrozen, predictions and config kept."""
+"""Beside training: exact randomness, weights averaged, the encoder unfrozen, predictions and config kept."""
 
 import json
 import os

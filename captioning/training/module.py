@@ -8,13 +8,14 @@ import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
-from captioning import attention, losses, metrics, search
+from captioning import attention, losses, metrics
 from captioning.captioner import describe_model
 from captioning.datasets.scenes import Scene
 from captioning.decoder import Decoder
 from captioning.encoders import Encoder
 from captioning.errors import CaptioningError
 from captioning.images import Fit
+from captioning.search import Found, Search
 from captioning.text import Vocabulary, tokenise
 from captioning.training.data import Batch
 from captioning.training.schedules import WarmupCosine
@@ -42,9 +43,7 @@ class CaptioningModule(pl.LightningModule):
         coin: that share is drawn for each ``picture`` (the paper) or each ``batch`` (its authors' code).
         soft_start: share of the training, from its beginning, in which places are not sampled at all but expected.
         look: how a hard model looks when it captions: ``argmax``, ``sample`` or ``expect``; by itself by ``argmax``.
-        maximum_length: words after which a generated caption is cut.
-        beam: how many captions at a time the search keeps; 1 is greedy.
-        length_penalty: power of a caption's length that its log-probability is divided by, to compare it with others.
+        search: how captions are found.
         optimizer: any of torch's.
         lr_scheduler: any of torch's, stepped each epoch, or WarmupCosine, stepped each batch.
         **decoder: settings of the decoder.
@@ -69,15 +68,13 @@ class CaptioningModule(pl.LightningModule):
         coin: losses.Coin = "picture",
         soft_start: float = 0.0,
         look: attention.LookName | None = None,
-        maximum_length: int = 40,
-        beam: int = 1,
-        length_penalty: float = 0.0,
+        search: Search = Search(),  # noqa: B008  # it is frozen: no call can change another's
         optimizer: OptimizerCallable = torch.optim.AdamW,
         lr_scheduler: LRSchedulerCallable | None = None,
         **decoder: Any,
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore=["vocabulary", "optimizer", "lr_scheduler", "look", "beam", "length_penalty"])
+        self.save_hyperparameters(ignore=["vocabulary", "optimizer", "lr_scheduler", "look", "search"])
         self.vocabulary = Vocabulary(vocabulary)
         self.encoder = Encoder(encoder, weights, image_size, fit, frozen=not train_encoder)
         rows, columns = self.encoder.grid
@@ -97,12 +94,10 @@ class CaptioningModule(pl.LightningModule):
         self.soft_start = soft_start
         attention.check_look(look, self.decoder.hard)
         self.look = look
-        self.maximum_length = maximum_length
-        self.beam = beam
-        self.length_penalty = length_penalty
+        self.search = search
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
-        self._evaluated: list[tuple[Batch, list[search.Found]]] = []
+        self._evaluated: list[tuple[Batch, list[Found]]] = []
 
     def training_step(self, batch: Batch) -> Tensor:
         annotations = self._annotations(batch)
@@ -162,15 +157,7 @@ class CaptioningModule(pl.LightningModule):
                 schedule.plan(int(self.trainer.estimated_stepping_batches))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["captioner"] = describe_model(
-            self.encoder,
-            self.decoder,
-            self.vocabulary,
-            maximum_length=self.maximum_length,
-            beam=self.beam,
-            length_penalty=self.length_penalty,
-            look=self.look,
-        )
+        checkpoint["captioner"] = describe_model(self.encoder, self.decoder, self.vocabulary, self.search, self.look)
 
     def _annotations(self, batch: Batch) -> Tensor:
         """(B, L, D), from the CNN or, if it has seen the pictures before, from the feature cache."""
@@ -220,10 +207,8 @@ class CaptioningModule(pl.LightningModule):
         self.log(f"{stage}/loss", loss, batch_size=int((batch.lengths > 0).sum()), sync_dist=True)
         self._evaluated.append((batch, self._caption(annotations)))
 
-    def _caption(self, annotations: Tensor) -> list[search.Found]:
-        found = search.beam(
-            self.decoder, annotations, self.beam, self.maximum_length, self.length_penalty, choose=self._choose()
-        )
+    def _caption(self, annotations: Tensor) -> list[Found]:
+        found = self.search(self.decoder, annotations, self._generator(), choose=self._choose())
         return [best for best, *_ in found]
 
     def _choose(self) -> attention.Choose | None:

@@ -17,7 +17,9 @@ def config(drawn: Path, tmp_path: Path) -> Path:
     """The shipped recipe, cut down: two epochs over 60 scenes."""
     settings = yaml.safe_load((REPOSITORY / "configs" / "shapes-soft.yaml").read_text())
     settings["data"].update(root=str(drawn), scenes=60, seed=3, batch_size=8, features=str(tmp_path / "features"))
-    settings["model"].update(embedding_size=16, hidden_size=32, attention_size=16, dropout=0.2, maximum_length=12)
+    settings["model"].update(
+        embedding_size=16, hidden_size=32, attention_size=16, dropout=0.2, search={"maximum_length": 12}
+    )
     settings["trainer"].update(max_epochs=2, enable_progress_bar=False, enable_model_summary=False)
     settings["trainer"]["logger"]["init_args"].update(save_dir=str(tmp_path / "runs"), name="test", version="run")
     path = tmp_path / "config.yaml"

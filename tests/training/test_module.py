@@ -11,6 +11,7 @@ import torch
 
 from captioning import Captioner, attention, losses, metrics
 from captioning.errors import CaptioningError
+from captioning.search import Search
 from captioning.text import tokenise
 from captioning.training.callbacks import StepSeed
 from captioning.training.data import Batch, CaptioningData
@@ -21,7 +22,7 @@ def make(drawn: Path, **settings) -> tuple[CaptioningModule, CaptioningData]:
     torch.manual_seed(0)
     cache = settings.pop("features", drawn.parent / "features")
     data = CaptioningData(drawn, batch_size=settings.pop("batch_size", 8), features=cache)
-    sizes = {"embedding_size": 16, "hidden_size": 32, "attention_size": 16, "maximum_length": 12}
+    sizes = {"embedding_size": 16, "hidden_size": 32, "attention_size": 16, "search": Search(12)}
     return CaptioningModule(data.vocabulary, **{**sizes, "train_encoder": True, **settings}), data
 
 
@@ -88,7 +89,7 @@ def test_scores_are_of_captions_really_generated(drawn: Path) -> None:
     module, data = make(drawn, optimizer=fast, doubly_stochastic=0.0)
     trainer(max_epochs=10, limit_val_batches=0).fit(module, data)
     (scores,) = trainer().validate(module, data, verbose=False)
-    captioner = Captioner(module.encoder, module.decoder, module.vocabulary, module.maximum_length)
+    captioner = Captioner(module.encoder, module.decoder, module.vocabulary, maximum_length=12)
     records = [record for record in data.records if record.split == "val"]
     captions = [captioner(record.image).words for record in records]
     references = [[tokenise(caption) for caption in record.captions] for record in records]
