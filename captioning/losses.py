@@ -43,6 +43,18 @@ def doubly_stochastic(weights: Tensor, captions: int) -> Tensor:
     return ((1 - looked).square() * is_caption).sum() / captions
 
 
+def self_critical(logits: Tensor, targets: Tensor, credit: Tensor, captions: int) -> Tensor:
+    """−(r − b) log p(y | a), summed over a sampled caption's words, averaged over the captions (Rennie et al. 2017).
+
+    Args:
+        logits: (N, V) of the real words.
+        targets: (N,).
+        credit: (N,), what each word's caption earned, less what was to be expected.
+        captions: how many captions those words belong to.
+    """
+    return (credit * F.cross_entropy(logits, targets, reduction="none")).sum() / captions
+
+
 # Hard attention. The bound L_s = Σ_s p(s | a) log p(y | s, a) ≤ log p(y | a) has too many sequences of places s to be
 # summed: its gradient is estimated from sampled ones (eqs 11-12). docs/hard-attention.md derives what follows.
 
@@ -157,7 +169,7 @@ def to_go(rewards: Tensor) -> Tensor:
 
 
 def of_the_others(returns: Tensor) -> Tensor:
-    """For each of the S samples (R, S, T) the mean of the others."""
+    """For each of the S samples (R, S, …) the mean of the others."""
     returns = returns.detach()  # a baseline that has a gradient is taken for one that learns
     return (returns.sum(dim=1, keepdim=True) - returns) / (returns.shape[1] - 1)
 

@@ -90,9 +90,13 @@ class CiderD:
 
     def __call__(self, hypotheses: Sequence[Sequence[str]]) -> list[float]:
         """The score of a caption of each picture; their mean is the set's."""
-        return [
-            self._score(self._weigh(_grams(words)), own) for words, own in zip(hypotheses, self.references, strict=True)
-        ]
+        if len(hypotheses) != len(self.references):
+            raise ValueError(f"{len(hypotheses)} captions of {len(self.references)} pictures")
+        return [self.score(words, picture) for picture, words in enumerate(hypotheses)]
+
+    def score(self, words: Sequence[str], picture: int) -> float:
+        """Of one caption of the picture of that number."""
+        return self._compare(self._weigh(_grams(words)), self.references[picture])
 
     def _weigh(self, grams: Counter[tuple[str, ...]]) -> "_Weighed":
         weights: list[dict[tuple[str, ...], float]] = [{}, {}, {}, {}]
@@ -104,7 +108,7 @@ class CiderD:
         return weights, norms, sum(count for gram, count in grams.items() if len(gram) == 2)
 
     @staticmethod
-    def _score(hypothesis: "_Weighed", references: Sequence["_Weighed"], sigma: float = 6.0) -> float:
+    def _compare(hypothesis: "_Weighed", references: Sequence["_Weighed"], sigma: float = 6.0) -> float:
         weights, norms, length = hypothesis
         total = 0.0
         for their_weights, their_norms, their_length in references:

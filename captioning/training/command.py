@@ -14,7 +14,7 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 
 from captioning.errors import CaptioningError
 from captioning.training.callbacks import PredictionWriter, SaveTrainingConfig, StepSeed
-from captioning.training.checkpoints import CheckpointWithModel, model_path
+from captioning.training.checkpoints import CheckpointWithModel, model_path, read_checkpoint
 from captioning.training.data import CaptioningData
 from captioning.training.module import CaptioningModule
 
@@ -48,17 +48,15 @@ class CaptioningCLI(LightningCLI):
         """A checkpoint brings its own settings and vocabulary: those of the config would not fit its weights."""
         path = config.get("ckpt_path")
         if path is None:
-            if subcommand == "fit":
-                return
-            raise CaptioningError(f"'captioning {subcommand}' needs a trained model: add --ckpt_path FILE.ckpt")
-        if not Path(path).is_file():
-            raise CaptioningError(f"{path}: no such checkpoint; 'captioning fit' leaves them in its run's folder")
-        try:
-            settings = torch.load(path, map_location="cpu", weights_only=True)["hyper_parameters"]
-        except Exception:  # whatever torch makes of a file that is none of its own
-            raise CaptioningError(f"{path}: not a checkpoint of 'captioning fit' (those end in .ckpt)") from None
+            if subcommand != "fit":
+                raise CaptioningError(f"'captioning {subcommand}' needs a trained model: add --ckpt_path FILE.ckpt")
+            if config.model.begin_with is not None:
+                read_checkpoint(config.model.begin_with)  # what is wrong with it is told of now
+                config.data.vocabulary_from = config.model.begin_with
+            return
         config.data.vocabulary_from = path
-        for name, value in settings.items():
+        config.model.begin_with = None  # the checkpoint has come further
+        for name, value in read_checkpoint(path)["hyper_parameters"].items():
             config.model[name] = value
 
     def _parse_ckpt_path(self) -> None:

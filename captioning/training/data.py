@@ -21,6 +21,7 @@ from captioning.images import Transform, open_image
 from captioning.text import Vocabulary, tokenise
 from captioning.training.batches import LikeLengthBatches
 from captioning.training.callbacks import FineTuneEncoder
+from captioning.training.checkpoints import read_checkpoint
 
 SIDES = frozenset(("left", "right", "leftmost", "rightmost", "lefthand", "righthand"))
 
@@ -44,6 +45,19 @@ class Batch:
         )
         words = self.words.to(device, non_blocking=non_blocking)
         return dataclasses.replace(self, pixels=pixels, annotations=annotations, words=words)
+
+
+def pad(captions: Sequence[Sequence[Sequence[int]]]) -> tuple[Tensor, Tensor]:
+    """Ids from the start mark on, of each caption of each picture, as the words and lengths of a batch."""
+    most = max(len(of_picture) for of_picture in captions)
+    longest = max(len(ids) for of_picture in captions for ids in of_picture)
+    words = torch.full((len(captions), most, longest), Vocabulary.PAD)
+    lengths = torch.zeros((len(captions), most), dtype=torch.long)
+    for picture, of_picture in enumerate(captions):
+        for caption, ids in enumerate(of_picture):
+            words[picture, caption, : len(ids)] = torch.tensor(ids)
+            lengths[picture, caption] = len(ids) - 1
+    return words, lengths
 
 
 class CaptionedPictures(Dataset[Batch]):
@@ -95,15 +109,7 @@ class CaptionedPictures(Dataset[Batch]):
         """The pictures of these numbers; one of len(self) or more is a picture's mirror image."""
         size = len(self)
         indices = sorted(indices, key=lambda index: len(self.captions[index % size][0]), reverse=True)
-        captions = [self.captions[index % size] for index in indices]
-        most = max(len(of_picture) for of_picture in captions)
-        longest = max(len(of_picture[0]) for of_picture in captions)
-        words = torch.full((len(indices), most, longest), Vocabulary.PAD)
-        lengths = torch.zeros((len(indices), most), dtype=torch.long)
-        for picture, of_picture in enumerate(captions):
-            for caption, ids in enumerate(of_picture):
-                words[picture, caption, : len(ids)] = torch.tensor(ids)
-                lengths[picture, caption] = len(ids) - 1
+        words, lengths = pad([self.captions[index % size] for index in indices])
         records = [self.records[index % size] for index in indices]
         if self.features is not None:
             rows = [self.rows[index % size] + index // size * len(self.features) for index in indices]
@@ -206,7 +212,7 @@ class CaptioningData(pl.LightningDataModule):
     def vocabulary(self) -> list[str]:
         """Every word in the order of its id; read by the model through the command's ``link_arguments``."""
         if self.vocabulary_from is not None:
-            return torch.load(self.vocabulary_from, map_location="cpu", weights_only=True)["captioner"]["vocabulary"]
+            return read_checkpoint(self.vocabulary_from)["captioner"]["vocabulary"]
         captions = (tokenise(caption) for record in self._split("train") for caption in record.captions)
         return Vocabulary.build(captions, self.minimum_count, self.maximum_words).words
 

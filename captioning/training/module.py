@@ -1,7 +1,8 @@
 """The LightningModule: an encoder, a decoder, a loss, and validation by really generating."""
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -17,6 +18,8 @@ from captioning.errors import CaptioningError
 from captioning.images import Fit
 from captioning.search import Found, Search
 from captioning.text import Vocabulary, tokenise
+from captioning.training.checkpoints import read_checkpoint
+from captioning.training.critic import Baseline, Critic, trial
 from captioning.training.data import Batch
 from captioning.training.schedules import WarmupCosine
 
@@ -31,6 +34,10 @@ class CaptioningModule(pl.LightningModule):
         image_size: side of the encoder's input in pixels; 0 takes the encoder's own.
         fit: how a photo that is not square is made so.
         train_encoder: train the encoder too; else it is frozen.
+        objective: ``likelihood`` of the captions, or ``self_critical``: CIDEr-D of captions that it samples itself.
+        begin_with: a checkpoint whose weights training begins with; ``self_critical`` needs one to be of any use.
+        captions: how many captions of each picture ``self_critical`` samples.
+        baseline: what they are compared with: the mean of the ``others``, or the ``greedy`` one.
         label_smoothing: share of the probability that training asks for all words alike.
         doubly_stochastic: λ, weight of the term that asks each place to be looked at once in all.
         estimator: how the gradient of hard attention is estimated: ``reinforce`` (the paper's), ``leave_one_out``,
@@ -57,6 +64,10 @@ class CaptioningModule(pl.LightningModule):
         image_size: int = 0,
         fit: Fit = "stretch",
         train_encoder: bool = False,
+        objective: Literal["likelihood", "self_critical"] = "likelihood",
+        begin_with: Path | None = None,
+        captions: int = 5,
+        baseline: Baseline = "others",
         label_smoothing: float = 0.0,
         doubly_stochastic: float = 1.0,
         estimator: losses.EstimatorName = "reinforce",
@@ -74,13 +85,18 @@ class CaptioningModule(pl.LightningModule):
         **decoder: Any,
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore=["vocabulary", "optimizer", "lr_scheduler", "look", "search"])
+        self.save_hyperparameters(ignore=["vocabulary", "optimizer", "lr_scheduler", "look", "search", "begin_with"])
         self.vocabulary = Vocabulary(vocabulary)
         self.encoder = Encoder(encoder, weights, image_size, fit, frozen=not train_encoder)
         rows, columns = self.encoder.grid
         self.decoder = Decoder(
             vocabulary_size=len(vocabulary), annotation_size=self.encoder.width, places=rows * columns, **decoder
         )
+        if objective == "self_critical" and captions < (2 if baseline == "others" else 1):
+            raise CaptioningError(f"captions {captions}: a caption is compared with others, so take at least 2")
+        self.objective = objective
+        self.captions = captions
+        self.baseline = baseline
         self.label_smoothing = label_smoothing
         self.doubly_stochastic = doubly_stochastic
         self.hard = None
@@ -97,11 +113,26 @@ class CaptioningModule(pl.LightningModule):
         self.search = search
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
+        self._critic: Critic | None = None
+        if begin_with is not None:
+            self._take_over(begin_with)
         self._evaluated: list[tuple[Batch, list[Found]]] = []
+
+    def _take_over(self, checkpoint: Path) -> None:
+        weights = read_checkpoint(checkpoint)["state_dict"]
+        # A soft model may go on as a hard one, whose baseline it has not.
+        weights = {**{name: value for name, value in self.state_dict().items() if name.startswith("hard.")}, **weights}
+        try:
+            self.load_state_dict(weights)
+        except RuntimeError as error:
+            first = str(error).splitlines()[1].strip()
+            raise CaptioningError(f"{checkpoint}: is of another model than this config's ({first})") from None
 
     def training_step(self, batch: Batch) -> Tensor:
         annotations = self._annotations(batch)
-        if self.hard is None:
+        if self._critic is not None:
+            loss, parts = self._critical_loss(self._critic, batch, annotations)
+        elif self.hard is None:
             loss, parts = self._loss(batch, annotations, attention.expect)
         elif self.trainer.global_step < self._soft_steps():
             loss, parts = self._loss(batch, annotations, attention.expect)
@@ -151,6 +182,9 @@ class CaptioningModule(pl.LightningModule):
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
     def on_train_start(self) -> None:
+        if self.objective == "self_critical":
+            loader: Any = self.trainer.train_dataloader
+            self._critic = Critic(loader.dataset.records, self.vocabulary)
         # Not earlier: counting the steps makes the loaders, and a checkpoint's state reaches only those made after it.
         for schedule in (configured.scheduler for configured in self.trainer.lr_scheduler_configs):
             if isinstance(schedule, WarmupCosine):
@@ -200,6 +234,32 @@ class CaptioningModule(pl.LightningModule):
             gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
             logged["score_gradient"] = torch.nn.utils.get_total_norm([one for one in gradients if one is not None])
         return parts.total + self.doubly_stochastic * spread, logged
+
+    def _critical_loss(self, critic: Critic, batch: Batch, annotations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """By policy gradient on whole captions; a hard model looks as it does when it captions."""
+        choose = self._choose()
+        words, lengths, rewards, expected = trial(
+            critic,
+            self.decoder,
+            annotations,
+            batch.records,
+            self.captions,
+            self.baseline,
+            self.search.maximum_length,
+            self._generator(),
+            choose,
+        )
+        reading = self.decoder(annotations, words, lengths, choose)
+        is_word = torch.arange(int(lengths.max())) < lengths[..., None]
+        credit = (rewards - expected)[..., None].expand(is_word.shape)[is_word]
+        loss = losses.self_critical(reading.logits, reading.targets, credit, lengths.numel())
+        likelihood = losses.likelihood(reading.logits.detach(), reading.targets, lengths.numel())
+        return loss, {
+            "likelihood": likelihood,
+            "reward": rewards.mean(),
+            "baseline": expected.mean(),
+            "words": lengths.float().mean(),
+        }
 
     def _evaluate(self, batch: Batch, stage: str) -> None:
         annotations = self._annotations(batch)

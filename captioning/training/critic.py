@@ -1,0 +1,83 @@
+"""What self-critical training does beside the loss: it has captions sampled, and says what they are worth."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from captioning import losses, metrics, search
+from captioning.attention import Choose
+from captioning.datasets.records import Record
+from captioning.decoder import Decoder
+from captioning.search import Found, Search
+from captioning.text import Vocabulary, tokenise
+from captioning.training.data import pad
+
+Baseline = Literal["others", "greedy"]
+_END = Vocabulary.MARKS[Vocabulary.END]
+
+
+class Critic:
+    """CIDEr-D as a reward, its n-grams counted over the training pictures.
+
+    The end counts as a word: else captions that break off ("a dog with a") would be worth as much as whole ones.
+
+    Args:
+        records: of the training split.
+        vocabulary: of the model.
+    """
+
+    def __init__(self, records: Sequence[Record], vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.numbers = {record.image: number for number, record in enumerate(records)}
+        self.cider = metrics.CiderD([[[*tokenise(said), _END] for said in record.captions] for record in records])
+
+    def __call__(self, record: Record, caption: Found) -> float:
+        return self.cider.score(self._words(caption), self.numbers[record.image])
+
+    def _words(self, caption: Found) -> list[str]:
+        return self.vocabulary.decode(caption.words) + [_END] * ended(caption)
+
+
+def ended(caption: Found) -> bool:
+    """Whether it came to its end, or was cut."""
+    return len(caption.log_probabilities) > len(caption.words)
+
+
+def trial(
+    critic: Critic,
+    decoder: Decoder,
+    annotations: Tensor,
+    records: Sequence[Record],
+    count: int,
+    baseline: Baseline,
+    maximum_length: int,
+    generator: torch.Generator,
+    choose: Choose | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sample captions and judge them.
+
+    Returns:
+        words (B, C, T+1) and lengths (B, C) as of a batch, what each caption earned (B, C), what was to be expected.
+    """
+    was_training = decoder.training
+    decoder.eval()  # the model that captions is judged, not one with some of its parts left out
+    sampled = search.sample(Search(maximum_length, sample=True), decoder, annotations, generator, count, choose)
+    rewards = _judge(critic, records, sampled)
+    if baseline == "others":
+        expected = losses.of_the_others(rewards)
+    else:
+        greedy = search.greedy(decoder, annotations, maximum_length, choose)
+        expected = _judge(critic, records, [[one] for one in greedy]).expand_as(rewards)
+    decoder.train(was_training)
+    ids = [
+        [[Vocabulary.START, *one.words, *([Vocabulary.END] if ended(one) else [])] for one in captions]
+        for captions in sampled
+    ]
+    words, lengths = pad(ids)
+    return words.to(annotations.device), lengths, rewards.to(annotations.device), expected.to(annotations.device)
+
+
+def _judge(critic: Critic, records: Sequence[Record], captions: Sequence[Sequence[Found]]) -> Tensor:
+    return torch.tensor([[critic(record, one) for one in own] for record, own in zip(records, captions, strict=True)])

@@ -1,0 +1,134 @@
+"""Self-critical training: its gradient, its reward, and that both come together in a run."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from captioning import losses, metrics
+from captioning.datasets.records import Record
+from captioning.decoder import Decoder
+from captioning.errors import CaptioningError
+from captioning.search import Found
+from captioning.text import Vocabulary
+from captioning.training.critic import Critic, trial
+from captioning.training.data import pad
+from tests.training.conftest import Fit
+from tests.training.test_command import check_error
+from tests.training.test_command import metrics as logged
+from tests.training.test_module import make
+
+WORDS = Vocabulary([*Vocabulary.MARKS, *"a dog cat runs sits big".split()])
+RECORDS = [
+    Record(Path("one.jpg"), ("a dog runs", "a big dog runs"), "train"),
+    Record(Path("two.jpg"), ("a cat sits", "a big cat sits"), "train"),
+    Record(Path("three.jpg"), ("a dog sits", "the big dog sits"), "train"),
+]
+
+
+def found(caption: str, ended: bool = True) -> Found:
+    ids = WORDS.encode(caption.split())[1:-1]
+    return Found(ids, [0.0] * (len(ids) + ended), torch.zeros(len(ids), 4))
+
+
+def test_the_reward_is_cider_with_the_end_as_a_word() -> None:
+    critic = Critic(RECORDS, WORDS)
+    references = [[[*said.split(), "<end>"] for said in record.captions] for record in RECORDS]
+    cider = metrics.CiderD(references)
+    expected = cider([["a", "big", "dog", "<end>"], ["a", "cat", "sits", "<end>"], ["a", "dog", "sits"]])
+    given = [found("a big dog"), found("a cat sits"), found("a dog sits", ended=False)]
+    assert [critic(record, one) for record, one in zip(RECORDS, given, strict=True)] == expected
+    assert critic(RECORDS[2], found("a dog sits")) > expected[2], "to break off must not pay"
+    assert critic(RECORDS[1], found("a cat sits")) > critic(RECORDS[0], found("a cat sits"))
+
+
+def make_decoder() -> Decoder:
+    torch.manual_seed(0)
+    return Decoder(len(WORDS), 8, 4, embedding_size=8, hidden_size=12, attention_size=6, dropout=0.0)
+
+
+def test_its_mean_is_the_gradient_of_the_expected_reward() -> None:
+    """Every caption of up to two of three words, with whatever is the same for all of them taken off the reward."""
+    torch.manual_seed(0)
+    decoder = Decoder(7, 8, 4, embedding_size=4, hidden_size=5, attention_size=3, dropout=0.0).double()
+    annotations = torch.randn(1, 4, 8, dtype=torch.float64)
+    captions = [[1, *words, 2] for length in (1, 2) for words in itertools.product((4, 5, 6), repeat=length)]
+    rewards = torch.rand(len(captions), dtype=torch.float64)
+    words, lengths = pad([captions])
+    parameters = list(decoder.parameters())
+
+    def log_chances() -> torch.Tensor:
+        reading = decoder(annotations, words, lengths)
+        per_word = -F.cross_entropy(reading.logits, reading.targets, reduction="none")
+        owner = torch.arange(len(captions)).repeat_interleave(lengths[0])
+        return torch.zeros(len(captions), dtype=torch.float64).index_add(0, owner, per_word)
+
+    chances = log_chances().exp()
+    exact = torch.autograd.grad(-(chances * rewards).sum(), parameters, allow_unused=True)
+    mean = [torch.zeros_like(parameter) for parameter in parameters]
+    for number, chance in enumerate(chances.detach()):
+        one, length = pad([[captions[number]]])
+        reading = decoder(annotations, one, length)
+        credit = rewards[number].expand(len(reading.targets))
+        loss = losses.self_critical(reading.logits, reading.targets, credit, captions=1)
+        for total, part in zip(mean, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
+            total += chance * (0 if part is None else part)
+    for expected, total in zip(exact, mean, strict=True):
+        torch.testing.assert_close(total, torch.zeros_like(total) if expected is None else expected)
+
+
+@pytest.mark.parametrize("baseline", ["others", "greedy"])
+@pytest.mark.parametrize("attention", ["soft", "hard"])
+def test_captions_come_to_earn_more(baseline: str, attention: str) -> None:
+    torch.manual_seed(0)
+    decoder = Decoder(len(WORDS), 8, 4, 0, 8, 12, 6, attention=attention, score="general", dropout=0.1)
+    annotations = torch.randn(3, 4, 8)
+    critic = Critic(RECORDS, WORDS)
+    generator = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.Adam(decoder.parameters(), lr=0.01)
+    earned = []
+    for _ in range(150):
+        words, lengths, rewards, expected = trial(
+            critic, decoder, annotations, RECORDS, 6, baseline, 6, generator, None
+        )
+        assert decoder.training
+        assert rewards.shape == expected.shape == lengths.shape == (3, 6)
+        reading = decoder(annotations, words, lengths)
+        is_word = torch.arange(int(lengths.max())) < lengths[..., None]
+        credit = (rewards - expected)[..., None].expand(is_word.shape)[is_word]
+        optimizer.zero_grad()
+        losses.self_critical(reading.logits, reading.targets, credit, lengths.numel()).backward()
+        optimizer.step()
+        earned.append(float(rewards.mean()))
+    assert sum(earned[-10:]) > 2 * sum(earned[:10])
+
+
+@pytest.mark.parametrize("attention", ["soft", "hard"])
+def test_a_run_goes_on_from_a_likelihood_checkpoint(fit: Fit, attention: str) -> None:
+    """With its vocabulary and weights; what it earns is logged, and the weights move."""
+    first = fit("--model.attention", attention, "--data.minimum_count", "3", version="first")
+    start = first / "checkpoints" / "last.ckpt"
+    still = ("--model.optimizer.init_args.lr", "0.0")
+    critical = ("--model.attention", attention, "--model.objective", "self_critical", "--model.begin_with", str(start))
+    before = torch.load(start, weights_only=True)
+    for name, arguments, moves in (("still", still, False), ("moved", (), True)):
+        run = fit(*critical, *arguments, "--trainer.max_epochs", "1", "--trainer.log_every_n_steps", "1", version=name)
+        after = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+        assert after["captioner"]["vocabulary"] == before["captioner"]["vocabulary"]
+        weights = {key: weight for key, weight in before["state_dict"].items() if key.startswith("decoder.")}
+        assert all(torch.equal(weight, after["state_dict"][key]) for key, weight in weights.items()) != moves
+        rewards = [float(row["train/reward"]) for row in logged(run) if "train/reward" in row]
+        assert len(rewards) == 6
+        assert min(rewards) > 0
+
+
+def test_what_cannot_be_begun_with(fit: Fit, config: Path, tmp_path: Path, capsys, drawn: Path) -> None:
+    run = fit("--trainer.max_epochs", "1")
+    check_error(capsys, ["fit", "--config", str(config), "--model.begin_with", "none.ckpt"], "no such checkpoint")
+    check_error(capsys, ["fit", "--config", str(config), "--model.begin_with", __file__], "not a checkpoint")
+    other = ["--model.begin_with", str(run / "checkpoints" / "last.ckpt"), "--model.hidden_size", "24"]
+    check_error(capsys, ["fit", "--config", str(config), *other], "is of another model than this config's", "size")
+    with pytest.raises(CaptioningError, match=r"captions 1: .* at least 2"):
+        make(drawn, objective="self_critical", captions=1)
