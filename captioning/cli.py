@@ -123,6 +123,23 @@ def _parser() -> argparse.ArgumentParser:
     data.add_argument("path", type=Path, metavar="PATH", help="its folder, or a CSV, TSV or JSONL file of captions")
     data.set_defaults(run=_data)
 
+    score = commands.add_parser(
+        "score",
+        help="score captions of any system against references",
+        description="Score captions against references: BLEU, ROUGE-L, CIDEr-D, METEOR (with the extra 'eval'), and "
+        "how varied they are. Captions: COCO results JSON, Karpathy's JSON, the JSONL of 'captioning predict', or text "
+        "with a line for each picture. References: COCO annotations JSON, Karpathy's JSON, a folder in any layout of "
+        "data/README.md, or text with a line for each picture and tabs between its references.",
+    )
+    score.add_argument("captions", nargs="+", type=Path, metavar="CAPTIONS", help="one system's, or two to compare")
+    score.add_argument("references", type=Path, metavar="REFERENCES", help="what people said")
+    score.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    score.add_argument(
+        "--bootstrap", action="store_true", help="say within what bounds 95%% of other draws of the pictures lie"
+    )
+    score.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
+    score.set_defaults(run=_score)
+
     for name, text in _TRAINING.items():
         commands.add_parser(name, help=f"{text} ('captioning {name} --help' for its options)", add_help=False)
     return parser
@@ -162,6 +179,17 @@ def _shapes(options: argparse.Namespace) -> None:
 
     shapes.write(options.folder, options.images, options.seed)
     print(f"{options.images} scenes in {options.folder}; captions in {options.folder / 'dataset.json'}")
+
+
+def _score(options: argparse.Namespace) -> None:
+    from captioning import scoring
+
+    if len(options.captions) > 2:
+        raise CaptioningError(f"{len(options.captions)} files of captions: take one, or two to compare")
+    if not 0 <= options.seed < 2**32:
+        raise CaptioningError(f"--seed {options.seed}: take a number from 0 to {2**32 - 1}")
+    report = scoring.compare(options.captions, options.references, options.bootstrap, options.seed)
+    print(json.dumps(report.as_json()) if options.json else report.as_table())
 
 
 def _data(options: argparse.Namespace) -> None:

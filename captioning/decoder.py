@@ -202,7 +202,14 @@ class Decoder(nn.Module):
         state, look = self.advance(self.word_gates(embedded), state, memory, choose)
         return self.logits(embedded, state.hidden, look.context).log_softmax(dim=-1), state, look
 
-    def forward(self, annotations: Tensor, words: Tensor, lengths: Tensor, choose: Choose | None = None) -> Reading:
+    def forward(
+        self,
+        annotations: Tensor,
+        words: Tensor,
+        lengths: Tensor,
+        choose: Choose | None = None,
+        told: Tensor | None = None,
+    ) -> Reading:
         """Read captions by teacher forcing.
 
         Args:
@@ -210,11 +217,12 @@ class Decoder(nn.Module):
             words: (B, C, T+1) ids from the start mark to the end mark, padded after it.
             lengths: (B, C) **on the CPU**: words to be said of each caption, end mark included; 0 for no caption.
             choose: how hard attention looks.
+            told: what it is told that the words (B, C, T+1) were, if not the truth.
         """
         memory, state = self.start(annotations)
         annotations = memory.annotations  # by now they may know their neighbours
         pictures, captions, steps = words.shape[0], words.shape[1], int(lengths.max())
-        before = words[..., :steps]
+        before = (words if told is None else told)[..., :steps]
         if self.training and self.word_dropout:
             before = before.masked_fill(
                 torch.rand(before.shape, device=before.device) < self.word_dropout, Vocabulary.UNKNOWN

@@ -2,33 +2,57 @@
 
 import math
 import os
-import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from captioning.datasets import statements
 from captioning.datasets.scenes import Scene
 
+Words = Sequence[str]
 
-def bleu(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> list[float]:
+
+def bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
     """Corpus BLEU-1 to BLEU-4 of tokenised captions, each against all references of its picture."""
-    from nltk.translate.bleu_score import corpus_bleu
-
-    orders = [tuple(1 / order for _ in range(order)) for order in range(1, 5)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a set without one common 4-gram scores 0, which says it all
-        return [float(score) for score in corpus_bleu(references, hypotheses, weights=orders)]
+    return bleu_of(bleu_counts(hypotheses, references).sum(axis=0)).tolist()
 
 
-def rouge_l(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> float:
-    """ROUGE-L: the longest common subsequence with the closest reference, recall counting 1.2 times as much."""
-    scores = [_rouge_l(hypothesis, own) for hypothesis, own in zip(hypotheses, references, strict=True)]
-    return sum(scores) / len(scores)
+def bleu_counts(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> np.ndarray:
+    """What BLEU is made of, for each caption (N, 10): n-grams that are right, n-grams, its length, the length wanted.
+
+    NLTK's corpus_bleu takes a caption of less than n words to have one n-gram all the same, COCO's evaluation to have
+    none; so only its parts are used.
+    """
+    from nltk.translate.bleu_score import closest_ref_length, modified_precision
+
+    rows = []
+    for words, own in zip(hypotheses, references, strict=True):
+        totals = [max(len(words) - order + 1, 0) for order in range(1, 5)]
+        precisions = [modified_precision(own, words, order) for order in range(1, 5)]
+        right = [round(float(share) * total) for share, total in zip(precisions, totals, strict=True)]
+        rows.append([*right, *totals, len(words), closest_ref_length(own, len(words))])
+    return np.array(rows, dtype=float)
 
 
-def _rouge_l(hypothesis: Sequence[str], references: Sequence[Sequence[str]], beta: float = 1.2) -> float:
+def bleu_of(counts: np.ndarray) -> np.ndarray:
+    """BLEU-1 to BLEU-4 (…, 4) of counts (…, 10) that were added up."""
+    right, totals, length, wanted = counts[..., :4], counts[..., 4:8], counts[..., 8], counts[..., 9]
+    with np.errstate(divide="ignore"):
+        logarithms = np.log(right / np.maximum(totals, 1)).cumsum(axis=-1) / np.arange(1, 5)
+    too_short = np.minimum(1 - wanted / np.maximum(length, 1e-9), 0)
+    return np.exp(logarithms + too_short[..., None])
+
+
+def rouge_l(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
+    """ROUGE-L of each caption: the longest common subsequence with the closest reference, recall counting 1.2 times.
+
+    Their mean is the set's.
+    """
+    return [_rouge_l(hypothesis, own) for hypothesis, own in zip(hypotheses, references, strict=True)]
+
+
+def _rouge_l(hypothesis: Words, references: Sequence[Words], beta: float = 1.2) -> float:
     common = [_common(hypothesis, reference) for reference in references]
     precision = max(length / max(len(hypothesis), 1) for length in common)
     recall = max(length / max(len(reference), 1) for length, reference in zip(common, references, strict=True))
@@ -50,7 +74,7 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
     return lengths[-1]
 
 
-def meteor(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> float | None:
+def meteor(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> float | None:
     """METEOR 1.5 of the whole set by its authors' own program; None without the extra ``eval``, which brings it.
 
     NLTK's METEOR is another measure: it says .45 where this says .24.
@@ -82,13 +106,13 @@ class CiderD:
         references: of each picture; the pictures are also what n-grams are counted over.
     """
 
-    def __init__(self, references: Sequence[Sequence[Sequence[str]]]) -> None:
+    def __init__(self, references: Sequence[Sequence[Words]]) -> None:
         counted = [[_grams(caption) for caption in own] for own in references]
         self.pictures_with = Counter(gram for own in counted for gram in set().union(*own))
         self.log_pictures = math.log(len(references))
         self.references = [[self._weigh(grams) for grams in own] for own in counted]
 
-    def __call__(self, hypotheses: Sequence[Sequence[str]]) -> list[float]:
+    def __call__(self, hypotheses: Sequence[Words]) -> list[float]:
         """The score of a caption of each picture; their mean is the set's."""
         if len(hypotheses) != len(self.references):
             raise ValueError(f"{len(hypotheses)} captions of {len(self.references)} pictures")
@@ -135,13 +159,30 @@ def _all_grams(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield from zip(*(words[start:] for start in range(order)), strict=False)
 
 
-def truth(captions: Sequence[Sequence[str]], scenes: Sequence[Scene]) -> float:
+def variety(captions: Sequence[Words]) -> dict[str, float]:
+    """How much is said: distinct words and pairs of words as a share of all, words used, and words in a caption."""
+    said: dict[str, float] = {}
+    for order in (1, 2):
+        grams = [gram for words in captions for gram in zip(*(words[start:] for start in range(order)), strict=False)]
+        said[f"distinct{order}"] = len(set(grams)) / max(len(grams), 1)
+    said["vocabulary"] = len({word for words in captions for word in words})
+    said["length"] = sum(map(len, captions)) / max(len(captions), 1)
+    return said
+
+
+def verbatim(captions: Sequence[Words], training: Iterable[Words]) -> float:
+    """Share of captions that are, word for word, among those that were trained on."""
+    known = {tuple(words) for words in training}
+    return sum(tuple(words) in known for words in captions) / max(len(captions), 1)
+
+
+def truth(captions: Sequence[Words], scenes: Sequence[Scene]) -> float:
     """Share of captions of drawn scenes whose every statement is true."""
     true = [statements.is_true(" ".join(words), scene) for words, scene in zip(captions, scenes, strict=True)]
     return sum(true) / len(true)
 
 
-def pointing(captions: Sequence[Sequence[str]], maps: Sequence[np.ndarray], scenes: Sequence[Scene]) -> float:
+def pointing(captions: Sequence[Words], maps: Sequence[np.ndarray], scenes: Sequence[Scene]) -> float:
     """Share of colour and shape words whose map points at their object.
 
     A map points where it is highest; that cell's middle must lie in the object's box, give or take one cell. A word for

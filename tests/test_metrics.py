@@ -1,8 +1,10 @@
+import json
 import sys
 
 import numpy as np
 import pytest
 
+from benchmarks.coco import SCORES, sentences
 from captioning import metrics
 from captioning.datasets.scenes import Scene, Thing
 
@@ -48,14 +50,28 @@ def test_rouge_and_cider_are_those_of_coco() -> None:
     """The numbers are what pycocoevalcap 1.2 gives for the same words."""
     references = [[caption.split() for caption in own] for own in REFERENCES]
     hypotheses = [caption.split() for caption in HYPOTHESES]
-    assert metrics.rouge_l(hypotheses, references) == pytest.approx(0.7942963469279257, abs=1e-9)
+    assert np.mean(metrics.rouge_l(hypotheses, references)) == pytest.approx(0.7942963469279257, abs=1e-9)
     each = metrics.CiderD(references)(hypotheses)
     assert each == pytest.approx([2.6594983872876927, 3.0379894533576977, 1.168042115462435], abs=1e-9)
 
 
+def test_a_thousand_captions_score_as_by_coco() -> None:
+    """pycocoevalcap's figures for the same words, short captions among them; ``make coco-scores`` remakes them."""
+    hypotheses, references = sentences()
+    assert len(hypotheses) == 1000
+    assert {len(own) for own in references} == {5}
+    assert min(map(len, hypotheses)) == 1
+    expected = json.loads(SCORES.read_text())
+    bleu = metrics.bleu(hypotheses, references)
+    scores = {f"bleu{order}": value for order, value in enumerate(bleu, 1)}
+    scores["rouge_l"] = float(np.mean(metrics.rouge_l(hypotheses, references)))
+    scores["cider"] = float(np.mean(metrics.CiderD(references)(hypotheses)))
+    assert scores == pytest.approx(expected, abs=1e-6)
+
+
 def test_rouge_and_cider_of_nothing_alike_are_zero() -> None:
     references = [[["a", "dog"]], [["a", "cat"]]]
-    assert metrics.rouge_l([["x"], []], references) == 0
+    assert metrics.rouge_l([["x"], []], references) == [0, 0]
     assert metrics.CiderD(references)([["x"], []]) == [0, 0]
 
 

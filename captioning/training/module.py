@@ -1,6 +1,5 @@
 """The LightningModule: an encoder, a decoder, a loss, and validation by really generating."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +8,7 @@ import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
-from captioning import attention, losses, metrics
+from captioning import attention, losses, metrics, scoring
 from captioning.captioner import describe_model
 from captioning.datasets.scenes import Scene
 from captioning.decoder import Decoder
@@ -39,6 +38,8 @@ class CaptioningModule(pl.LightningModule):
         captions: how many captions of each picture ``self_critical`` samples.
         baseline: what they are compared with: the mean of the ``others``, or the ``greedy`` one.
         label_smoothing: share of the probability that training asks for all words alike.
+        scheduled_sampling: share of the words before, at the end of the training, that are the model's own and not the
+            truth; it grows from 0. Of ``likelihood`` only.
         doubly_stochastic: λ, weight of the term that asks each place to be looked at once in all.
         estimator: how the gradient of hard attention is estimated: ``reinforce`` (the paper's), ``leave_one_out``,
             ``learned``, ``gumbel`` or ``top_k``. This and the seven settings below are of ``attention: hard`` only.
@@ -69,6 +70,7 @@ class CaptioningModule(pl.LightningModule):
         captions: int = 5,
         baseline: Baseline = "others",
         label_smoothing: float = 0.0,
+        scheduled_sampling: float = 0.0,
         doubly_stochastic: float = 1.0,
         estimator: losses.EstimatorName = "reinforce",
         samples: int = 0,
@@ -98,6 +100,9 @@ class CaptioningModule(pl.LightningModule):
         self.captions = captions
         self.baseline = baseline
         self.label_smoothing = label_smoothing
+        if not 0 <= scheduled_sampling <= 1:
+            raise CaptioningError(f"scheduled_sampling {scheduled_sampling}: a share lies between 0 and 1")
+        self.scheduled_sampling = scheduled_sampling
         self.doubly_stochastic = doubly_stochastic
         self.hard = None
         if self.decoder.hard:
@@ -200,7 +205,7 @@ class CaptioningModule(pl.LightningModule):
     def _loss(
         self, batch: Batch, annotations: Tensor, choose: attention.Choose | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        reading = self.decoder(annotations, batch.words, batch.lengths, choose)
+        reading = self.decoder(annotations, batch.words, batch.lengths, choose, self._told(batch, annotations, choose))
         smoothing = self.label_smoothing if self.training else 0.0
         captions = int((batch.lengths > 0).sum())
         weights = reading.weights if self.doubly_stochastic else reading.weights.detach()  # spares its backward pass
@@ -210,11 +215,30 @@ class CaptioningModule(pl.LightningModule):
         }
         return parts["likelihood"] + self.doubly_stochastic * parts["doubly_stochastic"], parts
 
+    @torch.no_grad()
+    def _told(self, batch: Batch, annotations: Tensor, choose: attention.Choose | None) -> Tensor | None:
+        """Captions with some of the model's own words among the true ones (Bengio et al. 2015), in training only.
+
+        Its own words are drawn from a first reading of the truth, all steps at once (Mihaylova and Martins 2019).
+        """
+        if not (self.training and self.scheduled_sampling):
+            return None
+        share = self.scheduled_sampling * self.trainer.global_step / self.trainer.estimated_stepping_batches
+        reading = self.decoder(annotations, batch.words, batch.lengths, choose)
+        drawn = torch.multinomial(reading.logits.softmax(-1), 1).squeeze(1)
+        steps = int(batch.lengths.max())
+        places = (torch.arange(steps) < batch.lengths[..., None]).nonzero().to(drawn.device)  # (N, 3)
+        own = batch.words.clone()
+        own[places[:, 0], places[:, 1], places[:, 2] + 1] = drawn
+        return torch.where(torch.rand(own.shape, device=own.device) < share, own, batch.words)
+
     def _hard_loss(self, hard: losses.HardLoss, batch: Batch, annotations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         generator = self._generator()
         expected = hard.toss(len(annotations), generator)
         words, lengths = (part.repeat_interleave(hard.samples, dim=1) for part in (batch.words, batch.lengths))
-        reading = self.decoder(annotations, words, lengths, hard.choose(expected, generator))
+        told = self._told(batch, annotations, attention.expect)
+        told = None if told is None else told.repeat_interleave(hard.samples, dim=1)
+        reading = self.decoder(annotations, words, lengths, hard.choose(expected, generator), told)
         captions = int((batch.lengths > 0).sum())
         parts = hard(losses.Sampled.of(reading, hard.samples, self.decoder.elsewhere, self.label_smoothing), captions)
         weights = reading.weights if self.doubly_stochastic else reading.weights.detach()  # spares its backward pass
@@ -292,26 +316,19 @@ class CaptioningModule(pl.LightningModule):
             evaluated = [row for rows in everywhere for row in rows]
         records, captions, maps = zip(*evaluated, strict=True)
         references = [[tokenise(caption) for caption in record.captions] for record in records]
-        cider = metrics.CiderD(references)(captions)
-        scores = {
-            "bleu4": metrics.bleu(captions, references)[3],
-            "rouge_l": metrics.rouge_l(captions, references),
-            "cider": sum(cider) / len(cider),
-        }
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # set where mypy does not see it
+        trained_on = [
+            tokenise(caption) for record in data.records if record.split == "train" for caption in record.captions
+        ]
+        scores = scoring.score(captions, references, trained_on).figures
+        training = self.trainer.state.fn == "fit"
+        if training:  # of these the table says enough
+            scores = {name: scores[name] for name in ("bleu4", "rouge_l", "cider")}
         if all("scene" in record.details for record in records):
             scenes = [Scene.from_json(record.details["scene"]) for record in records]
             scores["truth"] = metrics.truth(captions, scenes)
             scores["pointing"] = metrics.pointing(captions, maps, scenes)
-        elif self.trainer.state.fn != "fit":  # too slow for every epoch
-            scores |= self._meteor(captions, references)
-        self.log_dict({f"{stage}/{name}": score for name, score in scores.items()}, prog_bar=True)
-
-    def _meteor(self, captions: Sequence[list[str]], references: Sequence[list[list[str]]]) -> dict[str, float]:
-        score = None
-        if self.trainer.is_global_zero:
-            print("METEOR comes from a Java program, which takes some 20 seconds ...", flush=True)
-            score = metrics.meteor(captions, references)
-            if score is None:
-                print("METEOR is left out: pip install 'captioning[eval]' brings the program", flush=True)
-        score = self.trainer.strategy.broadcast(score)
-        return {} if score is None else {"meteor": score}
+        elif not training:  # too slow for every epoch
+            own = scoring.meteor(captions, references) if self.trainer.is_global_zero else {}
+            scores |= self.trainer.strategy.broadcast(own)
+        self.log_dict({f"{stage}/{name}": score for name, score in scores.items()}, prog_bar=training)

@@ -80,7 +80,8 @@ def test_scores_do_not_depend_on_the_batch_size(drawn: Path) -> None:
         module, data = make(drawn, batch_size=batch_size)
         (scores,) = trainer().validate(module, data, verbose=False)
         results.append(scores)
-    assert results[0].keys() == {f"val/{name}" for name in ("loss", "bleu4", "rouge_l", "cider", "truth", "pointing")}
+    names = "loss bleu1 bleu2 bleu3 bleu4 rouge_l cider distinct1 distinct2 vocabulary length verbatim truth pointing"
+    assert results[0].keys() == {f"val/{name}" for name in names.split()}
     assert results[0] == pytest.approx(results[1], rel=1e-4)
 
 
@@ -250,3 +251,30 @@ def iter_batches(module: CaptioningModule, data: CaptioningData):
     records = [record for record in data.records if record.split == "val"]
     pictures = CaptionedPictures(records, module.vocabulary, module.encoder.transform)
     yield pictures.__getitems__(range(len(records)))
+
+
+@pytest.mark.parametrize("attention", ["soft", "hard"])
+def test_the_model_is_told_more_and_more_of_its_own_words(
+    drawn: Path, monkeypatch: pytest.MonkeyPatch, attention: str
+) -> None:
+    """None at first, at the end almost all; the start mark stays, and what is asked for is the truth."""
+    module, data = make(drawn, attention=attention, scheduled_sampling=1.0, expected=0.0)
+    read, shares = module.decoder.forward, []
+
+    def watch(annotations, words, lengths, choose=None, told=None):
+        if told is not None:
+            is_word = torch.arange(words.shape[-1] - 1) < lengths[..., None]
+            shares.append((told[..., 1:] != words[..., 1:])[is_word].float().mean().item())
+            assert torch.equal(told[..., 0], words[..., 0])
+        return read(annotations, words, lengths, choose, told)
+
+    monkeypatch.setattr(module.decoder, "forward", watch)
+    trainer(max_epochs=2, limit_val_batches=0).fit(module, data)
+    assert shares[0] == 0
+    assert shares[-1] > 0.7, "a model that knows nothing yet draws few true words"
+    assert sum(shares[: len(shares) // 2]) < sum(shares[len(shares) // 2 :])
+
+
+def test_no_more_than_all_words_can_be_its_own(drawn: Path) -> None:
+    with pytest.raises(CaptioningError, match=r"scheduled_sampling 1\.5"):
+        make(drawn, scheduled_sampling=1.5)
