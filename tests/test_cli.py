@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -7,8 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from captioning import Captioner
+from captioning import Captioner, cli
 from captioning.cli import main
+from captioning.search import Search
 from captioning.text import tokenise
 
 
@@ -77,6 +79,36 @@ def test_a_soft_model_does_not_look_at_one_place(model: str, photo: Path, capsys
     assert code == 2
     assert len(err) == 1
     assert "attention is soft" in err[0]
+
+
+def test_several_captions_of_a_picture(model: str, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("caption", str(photo), "--model", model, "--beam", "4", "--n-best", "3")
+    code, out, _ = run(capsys, *arguments)
+    assert code == 0
+    caption = Captioner.load(model, beam=4, n_best=3)(photo)
+    expected = [caption.text, *(other.text for other in caption.others)]
+    assert len(set(expected)) == 3
+    assert out == [f"{photo}\t{text}" for text in expected]
+    _, out, _ = run(capsys, *arguments, "--json")
+    assert [other["caption"] for other in json.loads(out[0])["others"]] == expected[1:]
+    code, _, err = run(capsys, *arguments, "--beam", "2")
+    assert (code, err) == (2, ["captioning: error: n_best 3: take 1 to 2, the size of the beam"])
+
+
+def test_captions_by_chance_follow_the_seed(model: str, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("caption", str(photo), "--model", model, "--sample", "--temperature", "1.5", "--n-best", "8")
+    drawn = [run(capsys, *arguments, "--seed", seed)[1] for seed in ("1", "1", "2")]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(set(drawn[0])) > 1
+    narrow = run(capsys, *arguments, "--top-k", "1")[1]
+    assert len(set(narrow)) == 1, "the likeliest word at each step leaves no choice"
+    code, _, err = run(capsys, *arguments, "--nucleus", "0")
+    assert (code, err) == (2, ["captioning: error: nucleus 0.0: a share above 0 and up to 1"])
+
+
+def test_the_command_knows_all_of_the_search() -> None:
+    flags = {flag.removeprefix("--").replace("-", "_") for flag in cli._SEARCH}
+    assert {"sample", *flags} == {field.name for field in dataclasses.fields(Search)}
 
 
 def test_json(model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,10 +51,10 @@ def test_commands_and_python(
     commands = [shlex.split(line) for block in blocks("sh") for line in block.splitlines()]
     subcommands = [command[1] for command in commands]
     assert subcommands == [
-        *("caption", "caption"),
+        *("caption", "caption", "caption", "caption", "caption"),
         *("shapes", "data", "fit", "test", "caption"),
-        *("fit", "test", "caption", "predict"),
-        *("fit", "validate", "slim"),
+        *("fit", "test", "caption", "predict", "score"),
+        *("fit", "validate", "slim", "fit"),
     ]
     for program, subcommand, *arguments in commands:
         assert program == "captioning"
