@@ -36,6 +36,18 @@ def beam(
     return search.beam(how, decoder, annotations, n_best)
 
 
+def reread(decoder: Decoder, annotations: torch.Tensor, words: list[int]) -> tuple[list[float], torch.Tensor]:
+    """log p of each word and of the end, and the words' maps, by teacher forcing."""
+    ids = torch.tensor([[[Vocabulary.START, *words, Vocabulary.END]]])
+    reading = decoder(annotations, ids, torch.tensor([[len(words) + 1]]))
+    log_probabilities = -F.cross_entropy(reading.logits, reading.targets, reduction="none")
+    return log_probabilities.tolist(), reading.weights[0, 0, :-1].detach()
+
+
+def score(decoder: Decoder, annotations: torch.Tensor, words: list[int]) -> list[float]:
+    return reread(decoder, annotations, words)[0]
+
+
 def test_greedy_takes_the_likeliest_word() -> None:
     decoder = make_decoder()
     annotations = torch.randn(3, 6, 8)
@@ -77,11 +89,9 @@ def test_scores_and_maps_are_those_of_teacher_forcing() -> None:
     for number, found in enumerate(captions):
         if len(found.words) == 40:  # cut, so that its end was not said
             continue
-        ids = torch.tensor([[[Vocabulary.START, *found.words, Vocabulary.END]]])
-        reading = decoder(annotations[number : number + 1], ids, torch.tensor([[len(found.words) + 1]]))
-        expected = -F.cross_entropy(reading.logits, reading.targets, reduction="none")
-        assert found.log_probabilities == pytest.approx(expected.tolist(), abs=1e-4)
-        torch.testing.assert_close(found.weights, reading.weights[0, 0, :-1].detach())
+        expected, maps = reread(decoder, annotations[number : number + 1], found.words)
+        assert found.log_probabilities == pytest.approx(expected, abs=1e-4)
+        torch.testing.assert_close(found.weights, maps)
 
 
 def test_a_caption_that_never_ends_is_cut() -> None:
@@ -95,13 +105,6 @@ def test_a_caption_is_never_empty_and_never_says_a_mark() -> None:
         found = search.greedy(make_decoder(end_bias=bias), torch.randn(20, 6, 8), maximum_length=6)
         assert all(one.words for one in found)
         assert not {word for one in found for word in one.words} & {0, 1, 2, 3}
-
-
-def score(decoder: Decoder, annotations: torch.Tensor, words: list[int]) -> list[float]:
-    """log p of each word and of the end, by teacher forcing."""
-    ids = torch.tensor([[[Vocabulary.START, *words, Vocabulary.END]]])
-    reading = decoder(annotations, ids, torch.tensor([[len(words) + 1]]))
-    return (-F.cross_entropy(reading.logits, reading.targets, reduction="none")).tolist()
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.7, 1.0])
@@ -131,10 +134,9 @@ def test_beam_scores_and_maps_are_those_of_teacher_forcing() -> None:
             if len(found.words) == 12:
                 continue
             lengths.add(len(found.words))
-            assert found.log_probabilities == pytest.approx(score(decoder, one, found.words), abs=1e-4)
-            ids = torch.tensor([[[Vocabulary.START, *found.words, Vocabulary.END]]])
-            reading = decoder(one, ids, torch.tensor([[len(found.words) + 1]]))
-            torch.testing.assert_close(found.weights, reading.weights[0, 0, :-1].detach())
+            expected, maps = reread(decoder, one, found.words)
+            assert found.log_probabilities == pytest.approx(expected, abs=1e-4)
+            torch.testing.assert_close(found.weights, maps)
         totals = [sum(found.log_probabilities) for found in captions if len(found.words) < 12]
         assert totals == sorted(totals, reverse=True)
     assert len(lengths) > 2
@@ -361,11 +363,9 @@ def test_samples_have_the_scores_and_maps_of_teacher_forcing() -> None:
             assert not set(one.words) & {0, 1, 2, 3}
             if len(one.words) == 15:
                 continue
-            ids = torch.tensor([[[Vocabulary.START, *one.words, Vocabulary.END]]])
-            reading = decoder(annotations[number : number + 1], ids, torch.tensor([[len(one.words) + 1]]))
-            expected = -F.cross_entropy(reading.logits, reading.targets, reduction="none")
-            assert one.log_probabilities == pytest.approx(expected.tolist(), abs=1e-4)
-            torch.testing.assert_close(one.weights, reading.weights[0, 0, :-1].detach())
+            expected, maps = reread(decoder, annotations[number : number + 1], one.words)
+            assert one.log_probabilities == pytest.approx(expected, abs=1e-4)
+            torch.testing.assert_close(one.weights, maps)
 
 
 @pytest.mark.parametrize(
