@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from captioning.attention import Choose
-from captioning.decoder import Decoder, State
+from captioning.decoder import Decoder, Memory, State
 from captioning.errors import CaptioningError
 from captioning.text import Vocabulary
 
 # Never chosen. Their probability stays in the sum, so a caption's score is the one that teacher forcing would give it.
 _UNSAYABLE = [Vocabulary.PAD, Vocabulary.START, Vocabulary.UNKNOWN]
+# Share of the pictures: to go on without those that have their captions takes a copy of what the others need.
+_WORTH_LEAVING_OUT = 0.2
 
 
 class Found(NamedTuple):
@@ -152,6 +154,7 @@ class _Step(NamedTuple):
     log_probabilities: Tensor  # (B, G·C)
     weights: Tensor  # (B, beams before, L)
     kept: Tensor  # (B, K), the candidate that each beam is from now on
+    rows: dict[int, int]  # where among the B a picture is: those that have their captions are left out
 
 
 @torch.no_grad()
@@ -172,6 +175,8 @@ def beam(
     finished = totals.new_full((pictures, groups, width), -torch.inf)
     ends = words.new_zeros(pictures, groups, width, 2)
     steps: list[_Step] = []
+    rows = {picture: picture for picture in range(pictures)}
+    captions: dict[int, list[Found]] = {}
     for length in range(1, search.maximum_length + 1):
         log_probabilities, state, look = decoder.step(words, state, memory, choose)
         sums = totals[..., None] + _sayable(search, log_probabilities, said)
@@ -189,17 +194,32 @@ def beam(
         ends = torch.cat((ends, here), 2).gather(2, order[..., None].expand(-1, -1, -1, 2))
         best, places, kept = best.flatten(1), places.flatten(1), kept.flatten(1)
         parents, words = places // vocabulary, places % vocabulary
-        steps.append(_Step(parents, words, log_probabilities.flatten(1).gather(1, places), look.weights.float(), kept))
+        chances = log_probabilities.flatten(1).gather(1, places)
+        steps.append(_Step(parents, words, chances, look.weights.float(), kept, rows))
         totals = best.masked_fill(is_end.flatten(1), -torch.inf).gather(1, kept)
         words, came_from = words.gather(1, kept), parents.gather(1, kept)
         state = State(*(_pick(part, came_from) for part in state))
         said = torch.cat((_pick(said, came_from), words[..., None]), -1)
-        # What has not ended can only lose probability: this is the best that it may still come to.
-        hope = totals.unflatten(1, (groups, -1)).amax(dim=-1) / search.maximum_length**search.length_penalty
-        if (hope <= finished[..., -(-n_best // groups) - 1]).all():
+        over = _over(search, totals, finished, n_best)
+        if length == search.maximum_length or all(over):
+            captions |= _trace(steps, rows, finished, ends, totals, n_best)
             break
-    steps = [_Step(*(part.cpu() for part in step)) for step in steps]
-    return _trace(steps, finished.cpu(), ends.cpu(), totals.unflatten(1, (groups, -1)).cpu(), n_best)
+        if sum(over) >= _WORTH_LEAVING_OUT * len(over):
+            own = {picture: row for picture, row in rows.items() if over[row]}
+            captions |= _trace(steps, own, finished, ends, totals, n_best)
+            others = [picture for picture, row in rows.items() if not over[row]]
+            index = torch.tensor([rows[picture] for picture in others], device=words.device)
+            memory, state = Memory(*(part[index] for part in memory)), State(*(part[index] for part in state))
+            words, said, totals, finished, ends = (part[index] for part in (words, said, totals, finished, ends))
+            rows = {picture: row for row, picture in enumerate(others)}
+    return [captions[picture] for picture in range(pictures)]
+
+
+def _over(search: Search, totals: Tensor, finished: Tensor, n_best: int) -> list[bool]:
+    """Of each picture, whether nothing that goes on can better the captions that it has."""
+    # What has not ended can only lose probability: this is the best that it may still come to.
+    hope = totals.unflatten(1, (search.groups, -1)).amax(dim=-1) / search.maximum_length**search.length_penalty
+    return (hope <= finished[..., -(-n_best // search.groups) - 1]).all(dim=-1).tolist()
 
 
 def _candidates(sums: Tensor, width: int, diversity: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -259,17 +279,30 @@ def _pick(part: Tensor, index: Tensor) -> Tensor:
     return part.gather(1, index[..., None].expand(-1, -1, part.shape[-1]))
 
 
-def _trace(steps: list[_Step], finished: Tensor, ends: Tensor, totals: Tensor, n_best: int) -> list[list[Found]]:
+def _trace(
+    steps: list[_Step], rows: dict[int, int], finished: Tensor, ends: Tensor, totals: Tensor, n_best: int
+) -> dict[int, list[Found]]:
     """Go back from the ends (B, G, ·) to the beginnings; n captions of each picture, no two the same."""
+    steps = [
+        step._replace(
+            parents=step.parents.cpu(),
+            words=step.words.cpu(),
+            log_probabilities=step.log_probabilities.cpu(),
+            weights=step.weights.cpu(),
+            kept=step.kept.cpu(),
+        )
+        for step in steps
+    ]
+    finished, ends, totals = finished.cpu(), ends.cpu(), totals.unflatten(1, (finished.shape[1], -1)).cpu()
     last = len(steps) - 1
     kept = steps[last].kept.view(totals.shape)
-    captions = []
-    for picture in range(len(finished)):
+    captions = {}
+    for picture, row in rows.items():
         endings = []  # sorted: ended before cut, then the best of each group, the better group's first
-        for group, scores in enumerate(finished[picture].tolist()):
+        for group, scores in enumerate(finished[row].tolist()):
             whole = sum(score > -torch.inf for score in scores)
-            endings += [(False, rank, -scores[rank], *ends[picture, group, rank].tolist()) for rank in range(whole)]
-            cut = zip(totals[picture, group].tolist(), kept[picture, group].tolist(), strict=True)
+            endings += [(False, rank, -scores[rank], *ends[row, group, rank].tolist()) for rank in range(whole)]
+            cut = zip(totals[row, group].tolist(), kept[row, group].tolist(), strict=True)
             for rank, (total, candidate) in enumerate(cut, start=whole):
                 if rank < len(scores) and total > -torch.inf:
                     endings.append((True, rank, -total, last, candidate))
@@ -279,7 +312,7 @@ def _trace(steps: list[_Step], finished: Tensor, ends: Tensor, totals: Tensor, n
             found.setdefault(tuple(caption.words), caption)
             if len(found) == n_best:
                 break
-        captions.append(list(found.values()))
+        captions[picture] = list(found.values())
     return captions
 
 
@@ -288,11 +321,12 @@ def _caption(steps: list[_Step], picture: int, last: int, candidate: int) -> Fou
     log_probabilities: list[float] = []
     weights: list[Tensor] = []
     for number in range(last, -1, -1):
-        step = steps[number]
-        parent = int(step.parents[picture, candidate])
-        words.insert(0, int(step.words[picture, candidate]))
-        log_probabilities.insert(0, float(step.log_probabilities[picture, candidate]))
-        weights.insert(0, step.weights[picture, parent])
-        candidate = int(steps[number - 1].kept[picture, parent])  # of no use after the first step
+        step, before = steps[number], steps[number - 1]  # before the first it is the last, and of no use
+        row = step.rows[picture]
+        parent = int(step.parents[row, candidate])
+        words.insert(0, int(step.words[row, candidate]))
+        log_probabilities.insert(0, float(step.log_probabilities[row, candidate]))
+        weights.insert(0, step.weights[row, parent])
+        candidate = int(before.kept[before.rows[picture], parent])
     said = len(words) - (words[-1] == Vocabulary.END)
     return Found(words[:said], log_probabilities, torch.stack(weights[:said]))
