@@ -31,7 +31,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         photos = write_photos(Path(folder), options.photos)
         print(f"one photo, cold: {median(lambda: caption_cold(photos[0]), options.repeats):.2f} s")
-        captioner = Captioner.load()
+        captioner = Captioner.load(beam=3)
         seeing, decoding = [], []
         for _ in range(options.repeats):
             begin = time.perf_counter()
