@@ -181,9 +181,10 @@ class Decoder(nn.Module):
         forget = self.word_gates.bias.shape[0] // 4
         nn.init.ones_(self.word_gates.bias[forget : 2 * forget])
         # The most frequent words come first, and by Zipf's law the n-th is said 1/n as often as the first.
-        ranks = torch.arange(len(self.output.bias)).sub(len(Vocabulary.MARKS) - 1).clamp(min=1)
-        with torch.no_grad():
-            self.output.bias.copy_(-ranks.log())
+        if not self.output.bias.is_meta:  # whose operators take a second to import
+            ranks = torch.arange(len(self.output.bias)).sub(len(Vocabulary.MARKS) - 1).clamp(min=1)
+            with torch.no_grad():
+                self.output.bias.copy_(-ranks.log())
 
     def start(self, annotations: Tensor) -> tuple[Memory, State]:
         """Annotations (B, L, D) → the memory of each picture, and one state (B, 1, H) to begin from."""
