@@ -51,7 +51,6 @@ class CaptioningCLI(LightningCLI):
             if subcommand != "fit":
                 raise CaptioningError(f"'captioning {subcommand}' needs a trained model: add --ckpt_path FILE.ckpt")
             if config.model.begin_with is not None:
-                read_checkpoint(config.model.begin_with)  # what is wrong with it is told of now
                 config.data.vocabulary_from = config.model.begin_with
             return
         config.data.vocabulary_from = path

@@ -81,7 +81,7 @@ class CaptioningModule(pl.LightningModule):
         coin: losses.Coin = "picture",
         soft_start: float = 0.0,
         look: attention.LookName | None = None,
-        search: Search = Search(),  # noqa: B008  # it is frozen: no call can change another's
+        search: Search = Search(),
         optimizer: OptimizerCallable = torch.optim.AdamW,
         lr_scheduler: LRSchedulerCallable | None = None,
         **decoder: Any,
@@ -316,12 +316,8 @@ class CaptioningModule(pl.LightningModule):
             evaluated = [row for rows in everywhere for row in rows]
         records, captions, maps = zip(*evaluated, strict=True)
         references = [[tokenise(caption) for caption in record.captions] for record in records]
-        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # set where mypy does not see it
-        trained_on = [
-            tokenise(caption) for record in data.records if record.split == "train" for caption in record.captions
-        ]
-        scores = scoring.score(captions, references, trained_on).figures
         training = self.trainer.state.fn == "fit"
+        scores = scoring.score(captions, references, [] if training else self._trained_on()).figures
         if training:  # of these the table says enough
             scores = {name: scores[name] for name in ("bleu4", "rouge_l", "cider")}
         if all("scene" in record.details for record in records):
@@ -332,3 +328,7 @@ class CaptioningModule(pl.LightningModule):
             own = scoring.meteor(captions, references) if self.trainer.is_global_zero else {}
             scores |= self.trainer.strategy.broadcast(own)
         self.log_dict({f"{stage}/{name}": score for name, score in scores.items()}, prog_bar=training)
+
+    def _trained_on(self) -> list[list[str]]:
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # set where mypy does not see it
+        return [tokenise(caption) for record in data.records if record.split == "train" for caption in record.captions]
