@@ -96,6 +96,10 @@ class CaptioningModule(pl.LightningModule):
         )
         if objective == "self_critical" and captions < (2 if baseline == "others" else 1):
             raise CaptioningError(f"captions {captions}: a caption is compared with others, so take at least 2")
+        if objective == "self_critical" and look == "sample":
+            raise CaptioningError(
+                "self_critical reads its captions again, at the same places: look 'argmax' or 'expect'"
+            )
         self.objective = objective
         self.captions = captions
         self.baseline = baseline

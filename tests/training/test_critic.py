@@ -132,3 +132,5 @@ def test_what_cannot_be_begun_with(fit: Fit, config: Path, tmp_path: Path, capsy
     check_error(capsys, ["fit", "--config", str(config), *other], "is of another model than this config's", "size")
     with pytest.raises(CaptioningError, match=r"captions 1: .* at least 2"):
         make(drawn, objective="self_critical", captions=1)
+    with pytest.raises(CaptioningError, match="look 'argmax' or 'expect'"):
+        make(drawn, objective="self_critical", attention="hard", look="sample")
