@@ -71,7 +71,7 @@ class Decoder(nn.Module):
         vocabulary_size: V, how many words it can say.
         annotation_size: D, the encoder's width.
         places: L, cells of the encoder's grid.
-        squash: width that annotations are brought to first, by a linear map, LayerNorm and dropout; 0 for none of it.
+        squash: width that annotations are brought to first, by a linear map, ReLU and dropout; 0 for none of it.
         embedding_size: E, width of a word's embedding.
         hidden_size: H, width of the LSTM.
         attention_size: A, width in which ``additive`` and ``scaled_dot`` compare places with the state.
@@ -143,7 +143,7 @@ class Decoder(nn.Module):
         self.place_dropout = place_dropout
         self.squash: nn.Module = nn.Identity()
         if squash:
-            self.squash = nn.Sequential(nn.Linear(annotation_size, squash), nn.LayerNorm(squash), nn.Dropout(dropout))
+            self.squash = nn.Sequential(nn.Linear(annotation_size, squash), nn.ReLU(), nn.Dropout(dropout))
             annotation_size = squash
         self.neighbours = nn.Identity() if neighbours == "none" else Neighbours(neighbours, annotation_size)
         scores = make_score(score, annotation_size, hidden_size, attention_size, places)
@@ -188,19 +188,29 @@ class Decoder(nn.Module):
 
     def start(self, annotations: Tensor) -> tuple[Memory, State]:
         """Annotations (B, L, D) → the memory of each picture, and one state (B, 1, H) to begin from."""
-        if self.training and self.place_dropout:
-            annotations = _without_some_places(annotations, self.place_dropout)
-        annotations = self.neighbours(self.squash(annotations))
+        annotations = self.neighbours(self.squash(self.show(annotations)))
         mean = annotations.mean(dim=1, keepdim=True)  # (B, 1, D)
         state = State(self.start_hidden(mean).tanh(), self.start_cell(mean).tanh())
         return Memory(annotations, self.attention.score.keys(annotations)), state
+
+    def show(self, annotations: Tensor) -> Tensor:
+        """Annotations (B, L, D) without those that ``place_dropout`` leaves out: in training no picture looks the same
+        twice, so that none is learnt by heart, and there is less to compute."""
+        if not (self.training and self.place_dropout):
+            return annotations
+        kept = max(1, round(annotations.shape[1] * (1 - self.place_dropout)))
+        places = torch.rand(annotations.shape[:2], device=annotations.device).topk(kept).indices.sort().values
+        return annotations.gather(1, places[..., None].expand(-1, -1, annotations.shape[-1]))
 
     def step(
         self, words: Tensor, state: State, memory: Memory, choose: Choose | None = None
     ) -> tuple[Tensor, State, Look]:
         """The last words (B, C) → log-probabilities (B, C, V) of the next, the new state, and where it looked."""
         embedded = self.embedding(words)  # (B, C, E)
-        state, look = self.advance(self.word_gates(embedded), state, memory, choose)
+        # Most beams end in one of a few words: what each does to the gates is computed once.
+        different, which = words.unique(return_inverse=True)
+        gates = self.word_gates(self.embedding(different))[which]  # (B, C, 4H)
+        state, look = self.advance(gates, state, memory, choose)
         return self.logits(embedded, state.hidden, look.context).log_softmax(dim=-1), state, look
 
     def forward(
@@ -318,13 +328,6 @@ class Decoder(nn.Module):
         write, forget, read = sigmoids.sigmoid().chunk(3, dim=-1)
         cell = forget * state.cell + write * candidate.tanh()
         return State(read * cell.tanh(), cell)
-
-
-def _without_some_places(annotations: Tensor, share: float) -> Tensor:
-    """So that no picture looks the same twice and none is learnt by heart, and with less to compute."""
-    kept = max(1, round(annotations.shape[1] * (1 - share)))
-    places = torch.rand(annotations.shape[:2], device=annotations.device).topk(kept).indices.sort().values  # (B, kept)
-    return annotations.gather(1, places[..., None].expand(-1, -1, annotations.shape[-1]))
 
 
 def _running(lengths: Tensor) -> list[tuple[int, int]]:

@@ -15,7 +15,14 @@ WITHOUT_DOWNLOAD = {"vgg19": ["--model.weights", "random", "--model.image_size",
 
 @pytest.mark.parametrize(
     "name",
-    ["flickr8k-soft", "flickr8k-soft-cider", "flickr8k-hard", "paper-vgg19-flickr30k", "paper-vgg19-coco"],
+    [
+        "flickr8k-soft",
+        "flickr8k-soft-cider",
+        "flickr8k-hard",
+        "flickr8k-hard-cider",
+        "paper-vgg19-flickr30k",
+        "paper-vgg19-coco",
+    ],
     ids=lambda name: name,
 )
 def test_a_recipe_for_photos_runs(name: str, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

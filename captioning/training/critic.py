@@ -52,7 +52,7 @@ def trial(
     records: Sequence[Record],
     count: int,
     baseline: Baseline,
-    maximum_length: int,
+    sampling: Search,
     generator: torch.Generator,
     choose: Choose | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -61,16 +61,13 @@ def trial(
     Returns:
         words (B, C, T+1) and lengths (B, C) as of a batch, what each caption earned (B, C), what was to be expected.
     """
-    was_training = decoder.training
-    decoder.eval()  # the model that captions is judged, not one with some of its parts left out
-    sampled = search.sample(Search(maximum_length, sample=True), decoder, annotations, generator, count, choose)
+    sampled = search.sample(sampling, decoder, annotations, generator, count, choose)
     rewards = _judge(critic, records, sampled)
     if baseline == "others":
         expected = losses.of_the_others(rewards)
     else:
-        greedy = search.greedy(decoder, annotations, maximum_length, choose)
+        greedy = search.greedy(decoder, annotations, sampling.maximum_length, choose)
         expected = _judge(critic, records, [[one] for one in greedy]).expand_as(rewards)
-    decoder.train(was_training)
     ids = [
         [[Vocabulary.START, *one.words, *([Vocabulary.END] if ended(one) else [])] for one in captions]
         for captions in sampled

@@ -37,6 +37,8 @@ class CaptioningModule(pl.LightningModule):
         begin_with: a checkpoint whose weights training begins with; ``self_critical`` needs one to be of any use.
         captions: how many captions of each picture ``self_critical`` samples.
         baseline: what they are compared with: the mean of the ``others``, or the ``greedy`` one.
+        sharpness: p ** sharpness is what they are sampled from, and what learns. At 1, ``self_critical`` first makes
+            the model sure of itself, which a beam search gains nothing by; at 2 it learns what to say from the start.
         label_smoothing: share of the probability that training asks for all words alike.
         scheduled_sampling: share of the words before, at the end of the training, that are the model's own and not the
             truth; it grows from 0. Of ``likelihood`` only.
@@ -69,6 +71,7 @@ class CaptioningModule(pl.LightningModule):
         begin_with: Path | None = None,
         captions: int = 5,
         baseline: Baseline = "others",
+        sharpness: float = 1.0,
         label_smoothing: float = 0.0,
         scheduled_sampling: float = 0.0,
         doubly_stochastic: float = 1.0,
@@ -103,6 +106,9 @@ class CaptioningModule(pl.LightningModule):
         self.objective = objective
         self.captions = captions
         self.baseline = baseline
+        if sharpness <= 0:
+            raise CaptioningError(f"sharpness {sharpness}: must be more than 0")
+        self.sharpness = sharpness
         self.label_smoothing = label_smoothing
         if not 0 <= scheduled_sampling <= 1:
             raise CaptioningError(f"scheduled_sampling {scheduled_sampling}: a share lies between 0 and 1")
@@ -266,6 +272,9 @@ class CaptioningModule(pl.LightningModule):
     def _critical_loss(self, critic: Critic, batch: Batch, annotations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """By policy gradient on whole captions; a hard model looks as it does when it captions."""
         choose = self._choose()
+        annotations = self.decoder.show(annotations)
+        self.decoder.eval()  # the model that captions is judged, not one with some of its parts left out
+        sampling = Search(self.search.maximum_length, sample=True, temperature=1 / self.sharpness)
         words, lengths, rewards, expected = trial(
             critic,
             self.decoder,
@@ -273,14 +282,15 @@ class CaptioningModule(pl.LightningModule):
             batch.records,
             self.captions,
             self.baseline,
-            self.search.maximum_length,
+            sampling,
             self._generator(),
             choose,
         )
         reading = self.decoder(annotations, words, lengths, choose)
+        self.decoder.train()
         is_word = torch.arange(int(lengths.max())) < lengths[..., None]
         credit = (rewards - expected)[..., None].expand(is_word.shape)[is_word]
-        loss = losses.self_critical(reading.logits, reading.targets, credit, lengths.numel())
+        loss = losses.self_critical(self.sharpness * reading.logits, reading.targets, credit, lengths.numel())
         likelihood = losses.likelihood(reading.logits.detach(), reading.targets, lengths.numel())
         return loss, {
             "likelihood": likelihood,

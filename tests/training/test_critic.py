@@ -11,10 +11,10 @@ from captioning import losses, metrics
 from captioning.datasets.records import Record
 from captioning.decoder import Decoder
 from captioning.errors import CaptioningError
-from captioning.search import Found
+from captioning.search import Found, Search
 from captioning.text import Vocabulary
 from captioning.training.critic import Critic, trial
-from captioning.training.data import pad
+from captioning.training.data import Batch, pad
 from tests.training.conftest import Fit
 from tests.training.test_command import check_error
 from tests.training.test_command import metrics as logged
@@ -91,9 +91,8 @@ def test_captions_come_to_earn_more(baseline: str, attention: str) -> None:
     earned = []
     for _ in range(150):
         words, lengths, rewards, expected = trial(
-            critic, decoder, annotations, RECORDS, 6, baseline, 6, generator, None
+            critic, decoder, annotations, RECORDS, 6, baseline, Search(6, sample=True), generator, None
         )
-        assert decoder.training
         assert rewards.shape == expected.shape == lengths.shape == (3, 6)
         reading = decoder(annotations, words, lengths)
         is_word = torch.arange(int(lengths.max())) < lengths[..., None]
@@ -103,6 +102,29 @@ def test_captions_come_to_earn_more(baseline: str, attention: str) -> None:
         optimizer.step()
         earned.append(float(rewards.mean()))
     assert sum(earned[-10:]) > 2 * sum(earned[:10])
+
+
+def test_captions_are_read_again_as_they_were_sampled(drawn: Path) -> None:
+    """Each from the same places, with nothing dropped out, and as sharply: else what is judged is not what learns."""
+    torch.manual_seed(0)
+    module, _ = make(drawn, objective="self_critical", place_dropout=0.5, dropout=0.5, word_dropout=0.5, sharpness=2.0)
+    records = [Record(Path("one.jpg"), (" ".join(module.vocabulary.words[4:9]),), "train")]
+    annotations = torch.randn(1, module.decoder.settings["places"], module.encoder.width)
+    batch = Batch(None, annotations, torch.zeros(1, 1, 2), torch.ones(1, 1), records)
+    critic, given = Critic(records, module.vocabulary), []
+
+    def record_and_judge(record: Record, caption: Found) -> float:
+        given.append(sum(caption.log_probabilities))
+        return Critic.__call__(critic, record, caption)
+
+    seen = []
+    handle = module.decoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    loss, parts = module._critical_loss(record_and_judge, batch, annotations)
+    handle.remove()
+    assert seen[0].shape[1] == annotations.shape[1] // 2
+    assert module.decoder.training
+    assert torch.isclose(parts["likelihood"], -torch.tensor(given).mean(), atol=1e-4)
+    assert loss.requires_grad
 
 
 @pytest.mark.parametrize("attention", ["soft", "hard"])
@@ -132,5 +154,7 @@ def test_what_cannot_be_begun_with(fit: Fit, config: Path, tmp_path: Path, capsy
     check_error(capsys, ["fit", "--config", str(config), *other], "is of another model than this config's", "size")
     with pytest.raises(CaptioningError, match=r"captions 1: .* at least 2"):
         make(drawn, objective="self_critical", captions=1)
+    with pytest.raises(CaptioningError, match="sharpness 0: must be more"):
+        make(drawn, objective="self_critical", sharpness=0)
     with pytest.raises(CaptioningError, match="look 'argmax' or 'expect'"):
         make(drawn, objective="self_critical", attention="hard", look="sample")
