@@ -43,7 +43,7 @@ def events(folder: Path) -> EventAccumulator:
 
 @pytest.mark.parametrize("first", [AverageWeights, LogCaptions])
 def test_what_is_shown_is_what_was_validated(drawn: Path, tmp_path: Path, first: type[pl.Callback]) -> None:
-    """Of the averaged weights, whichever of the callbacks comes first; training ends with those of the last step of it."""
+    """Of the averaged weights, whichever of the callbacks comes first; training ends with them."""
     callbacks = sorted((AverageWeights(decay=0.9, every=2), LogCaptions(3)), key=lambda one: type(one) is not first)
     module, data = train(drawn, tmp_path, *callbacks)
     shown = events(tmp_path)
