@@ -66,7 +66,7 @@ def test_commands_and_python(
     assert "val/meteor" in output
     assert "most attended less random" in output
     assert (tmp_path / "runs/shapes-soft/version_0/checkpoints/best-maps-val.png").is_file()
-    assert list((tmp_path / "runs/shapes-soft/version_1").glob("events.*"))
+    assert list((tmp_path / "runs" / "shapes-soft").glob("version_*/events.*"))
     assert (tmp_path / "my-model.safetensors").stat().st_size < 25e6
     assert (tmp_path / "captions.jsonl").read_text().count("\n") > 0
     assert len(list((tmp_path / "overlays").glob("*.png"))) == 300
