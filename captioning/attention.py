@@ -145,6 +145,11 @@ def expect(scores: Tensor, annotations: Tensor) -> Look:
     return Look(weights @ annotations, weights, scores, _all_count(scores))
 
 
+def uniform(scores: Tensor, annotations: Tensor) -> Look:
+    """z = Σ_i a_i / L, all places alike whatever their scores: the control that maps are compared with."""
+    return expect(torch.zeros_like(scores), annotations)
+
+
 def look_at(places: Tensor, scores: Tensor, annotations: Tensor) -> Look:
     """z = a_s, the annotation of one place (B, C) and nothing of the others."""
     index = places[..., None]  # (B, C, 1)
@@ -218,11 +223,11 @@ class SoftAttention(nn.Module):
         self.score = score
 
     def forward(self, hidden: Tensor, keys: Tensor, annotations: Tensor, choose: Choose | None = None) -> Look:
-        if choose not in (None, expect):
+        if choose not in (None, expect, uniform):
             raise CaptioningError(
                 "this model's attention is soft: 'expect' is its only look, 'argmax' and 'sample' are hard"
             )
-        return expect(self.score(hidden, keys), annotations)
+        return (choose or expect)(self.score(hidden, keys), annotations)
 
 
 class HardAttention(nn.Module):

@@ -183,7 +183,16 @@ def truth(captions: Sequence[Words], scenes: Sequence[Scene]) -> float:
 
 
 def pointing(captions: Sequence[Words], maps: Sequence[np.ndarray], scenes: Sequence[Scene]) -> float:
-    """Share of colour and shape words whose map points at their object.
+    """Share of colour and shape words whose map points at their object."""
+    counts = pointing_counts(captions, maps, scenes)
+    hits, total = (counts["colour"] + counts["shape"]).sum(axis=0)
+    return float(hits / total) if total else 0.0
+
+
+def pointing_counts(
+    captions: Sequence[Words], maps: Sequence[np.ndarray], scenes: Sequence[Scene]
+) -> dict[str, np.ndarray]:
+    """By kind of word, for each picture (N, 2): how many words' maps point at their object, and how many words.
 
     A map points where it is highest; that cell's middle must lie in the object's box, give or take one cell. A word for
     an object that is not there points nowhere.
@@ -193,15 +202,12 @@ def pointing(captions: Sequence[Words], maps: Sequence[np.ndarray], scenes: Sequ
         maps: for each caption (T, rows, columns).
         scenes: the drawn scenes.
     """
-    hits, total = 0, 0
-    for words, grids, scene in zip(captions, maps, scenes, strict=True):
-        for phrase in statements.phrases(" ".join(words), scene):
-            for position in range(phrase.first, phrase.last + 1):
-                if words[position] not in statements.CONTENT_WORDS:
-                    continue
-                rows, columns = grids.shape[1:]
-                row, column = np.unravel_index(grids[position].argmax(), (rows, columns))
-                middle = (column + 0.5) / columns, (row + 0.5) / rows
-                total += 1
-                hits += phrase.thing is not None and phrase.thing.box.grown(1 / columns, 1 / rows).contains(*middle)
-    return hits / total if total else 0.0
+    counts = {kind: np.zeros((len(scenes), 2)) for kind in statements.KINDS}
+    for number, (words, grids, scene) in enumerate(zip(captions, maps, scenes, strict=True)):
+        for word in statements.telling(" ".join(words), scene):
+            rows, columns = grids.shape[1:]
+            row, column = np.unravel_index(grids[word.position].argmax(), (rows, columns))
+            middle = (column + 0.5) / columns, (row + 0.5) / rows
+            hit = word.thing is not None and word.thing.box.grown(1 / columns, 1 / rows).contains(*middle)
+            counts[word.kind][number] += (hit, 1)
+    return counts

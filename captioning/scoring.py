@@ -173,12 +173,15 @@ def draws(pictures: int, seed: int = 0) -> np.ndarray:
     return generator.multinomial(pictures, np.full(pictures, 1 / pictures), size=RESAMPLES)
 
 
+def between(resampled: np.ndarray) -> np.ndarray:
+    """The bounds (2, …) that 95 % of the draws (R, …) of a figure lie between."""
+    return np.quantile(resampled, (0.025, 0.975), axis=0)
+
+
 def intervals(scored: Scored, weights: np.ndarray) -> dict[str, tuple[float, float]]:
     """Between which 95 % of the draws lie."""
-    return {
-        name: (float(np.quantile(values, 0.025)), float(np.quantile(values, 0.975)))
-        for name, values in scored.resampled(weights).items()
-    }
+    bounds = {name: between(values) for name, values in scored.resampled(weights).items()}
+    return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
 
 
 def chance_of_no_difference(one: Scored, other: Scored, weights: np.ndarray) -> dict[str, float]:

@@ -113,6 +113,15 @@ def test_hard_looks_at_the_likeliest_place_unless_told() -> None:
     assert torch.equal(by_itself.places, told.places)
 
 
+@pytest.mark.parametrize("attend", [SoftAttention(Location(7, PLACES)), HardAttention(Location(7, PLACES), 0.5)])
+def test_the_control_looks_everywhere_alike(attend: SoftAttention | HardAttention) -> None:
+    hidden, annotations = torch.randn(2, 3, 7), torch.randn(2, PLACES, 4)
+    look = attend(hidden, annotations, annotations, attention.uniform)
+    assert torch.equal(look.weights, torch.full((2, 3, PLACES), 1 / PLACES))
+    torch.testing.assert_close(look.context, annotations.mean(1, keepdim=True).expand(-1, 3, -1))
+    assert torch.equal(look.scores.softmax(-1), look.weights), "α, as a reading takes it from hard attention"
+
+
 def test_soft_can_only_expect() -> None:
     hidden, annotations = torch.randn(2, 3, 7), torch.randn(2, PLACES, 4)
     soft = SoftAttention(Location(7, PLACES))

@@ -113,6 +113,26 @@ def test_pointing_counts_colour_and_shape_words() -> None:
     assert metrics.pointing([words], [swapped], [SCENE]) == 0
 
 
+def test_pointing_by_kind_of_word_and_picture() -> None:
+    on_red, on_blue, nowhere = (1, 1), (4, 6), (7, 0)
+    captions = [
+        "a small red circle is at the top".split(),  # it is at the left: what it tells of is the circle all the same
+        "a blue square left of a red circle".split(),
+    ]
+    maps = [
+        look_at(nowhere, nowhere, on_red, on_red, nowhere, nowhere, nowhere, on_red),
+        look_at(nowhere, on_blue, on_red, nowhere, nowhere, nowhere, on_red, on_blue),
+    ]
+    counts = metrics.pointing_counts(captions, maps, [SCENE, SCENE])
+    assert {kind: each.tolist() for kind, each in counts.items()} == {
+        "colour": [[1, 1], [2, 2]],
+        "shape": [[1, 1], [0, 2]],
+        "size": [[0, 1], [0, 0]],
+        "place": [[1, 1], [0, 0]],
+    }
+    assert metrics.pointing(captions, maps, [SCENE, SCENE]) == 4 / 6
+
+
 def test_pointing_gives_one_cell_of_slack_and_no_more() -> None:
     words = ["a", "red", "circle"]
     for column, hit in ((1, True), (2, True), (3, False)):

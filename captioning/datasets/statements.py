@@ -13,8 +13,13 @@ import re
 from captioning.datasets.scenes import COLOURS, SHAPES, SIZES, Scene, Thing
 from captioning.text import tokenise
 
-CONTENT_WORDS = frozenset((*COLOURS, *SHAPES))
 CAPTIONS_PER_SCENE = 5
+_KINDS = {
+    **dict.fromkeys(COLOURS, "colour"),
+    **dict.fromkeys(SHAPES, "shape"),
+    **dict.fromkeys(SIZES, "size"),
+}
+KINDS = (*dict.fromkeys(_KINDS.values()), "place")
 
 _COUNTS = {"one": 1, "two": 2, "three": 3}
 # Row and column on the board; None is any.
@@ -29,6 +34,7 @@ _PLACES: dict[str, tuple[int | None, int | None]] = {
     "on the right": (None, 2),
     "in the middle": (1, 1),
 }
+_PLACE_WORDS = frozenset("top bottom left right middle corner".split())
 # By how many rows and columns the first object must stand apart from the second: its sign is what counts.
 _RELATIONS = {"left of": (0, -1), "right of": (0, 1), "above": (-1, 0), "below": (1, 0)}
 
@@ -49,6 +55,15 @@ class Phrase:
 
     first: int
     last: int
+    thing: Thing | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Telling:
+    """A word that tells something of one object, if the object is there: which of its words, and what kind of word."""
+
+    position: int
+    kind: str  # of KINDS
     thing: Thing | None
 
 
@@ -125,24 +140,42 @@ def phrases(caption: str, scene: Scene) -> list[Phrase]:
     return _read(caption, scene)[1]
 
 
+def telling(caption: str, scene: Scene) -> list[Telling]:
+    """The words that tell of one object alone; a relation tells of two, a count of all."""
+    words = tokenise(caption)
+    _, things, places = _read(caption, scene)
+    kinds = ((things, _KINDS), (places, dict.fromkeys(_PLACE_WORDS, "place")))
+    return [
+        Telling(position, kind[words[position]], phrase.thing)
+        for phrases_of_kind, kind in kinds
+        for phrase in phrases_of_kind
+        for position in range(phrase.first, phrase.last + 1)
+        if words[position] in kind
+    ]
+
+
 def is_true(caption: str, scene: Scene) -> bool:
     """Whether a caption says something and every statement of it is true."""
     statements = check(caption, scene)
     return bool(statements) and all(statement.true for statement in statements)
 
 
-def _read(caption: str, scene: Scene) -> tuple[list[Statement], list[Phrase]]:
+def _read(caption: str, scene: Scene) -> tuple[list[Statement], list[Phrase], list[Phrase]]:
+    """Statements, noun phrases, and the phrases that say where the object of the noun phrase before them is."""
     text = " ".join(tokenise(caption))
     statements: list[Statement] = []
     found: list[Phrase] = []
+    places: list[Phrase] = []
     pending: str | None = None  # what waits for a noun phrase: a relation, or "and"
     position = 0
     while position < len(text):
         match = _TOKENS.match(text, position)
         if match is None:
             statements.append(Statement(text[position:], False))
-            return statements, found
+            return statements, found, places
         kind, words = match.lastgroup, match.group()
+        first = text[:position].count(" ")
+        last = first + words.count(" ")
         previous = found[-1].thing if found else None
         if kind == "count":
             statements.append(Statement(words, not found and _COUNTS[match["count"]] == len(scene.things)))
@@ -150,6 +183,7 @@ def _read(caption: str, scene: Scene) -> tuple[list[Statement], list[Phrase]]:
             statements.append(
                 Statement(words, pending is None and previous is not None and _is_at(previous, match["place"]))
             )
+            places.append(Phrase(first, last, previous))
         elif kind == "opening":
             if position:
                 statements.append(Statement(words, False))
@@ -165,12 +199,11 @@ def _read(caption: str, scene: Scene) -> tuple[list[Statement], list[Phrase]]:
                 holds = previous is not None and thing is not None and _holds(pending, previous, thing)
                 statements.append(Statement(f"{pending} {words}", holds))
             pending = None
-            first = text[:position].count(" ")
-            found.append(Phrase(first, first + words.count(" "), thing))
+            found.append(Phrase(first, last, thing))
         position = match.end() + 1
     if pending is not None or not found:
         statements.append(Statement(text, False))
-    return statements, found
+    return statements, found, places
 
 
 def _fits(phrase: re.Match[str], thing: Thing) -> bool:

@@ -1,4 +1,4 @@
-"""Beside training: exact randomness, weights averaged, the encoder unfrozen, predictions and config kept."""
+"""Beside training: exact randomness, weights averaged, the encoder unfrozen, samples, predictions and config kept."""
 
 import json
 import os
@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import BaseFinetuning, BasePredictionWriter, Callback, WeightAveraging
 from pytorch_lightning.cli import SaveConfigCallback
+from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -129,6 +132,57 @@ class FineTuneEncoder(BaseFinetuning):
 def _encoder(module: pl.LightningModule) -> Encoder:
     assert isinstance(module.encoder, Encoder)
     return module.encoder
+
+
+class LogCaptions(Callback):
+    """Shows in TensorBoard, at each validation, what the model says of a few pictures and where it looks at each word.
+
+    Args:
+        pictures: how many; they are the first of the validation split, the same each time.
+    """
+
+    def __init__(self, pictures: int = 6) -> None:
+        if pictures < 1:
+            raise CaptioningError(f"LogCaptions wants pictures to caption, not {pictures}")
+        self.pictures = pictures
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        without_loggers = trainer.fast_dev_run  # type: ignore[attr-defined]  # set where mypy does not see it
+        if stage in ("fit", "validate") and not _boards(trainer) and not without_loggers:
+            rank_zero_warn(
+                "LogCaptions has no TensorBoardLogger to log to, and logs nothing; "
+                "set trainer.logger to pytorch_lightning.loggers.TensorBoardLogger"
+            )
+
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        # Not when validation ends: by then AverageWeights may have put back the weights that were not validated.
+        if batch_idx or trainer.sanity_checking or not trainer.is_global_zero or not _boards(trainer):
+            return
+        loader: Any = trainer.val_dataloaders
+        module: Any = pl_module  # a CaptioningModule, which imports this file
+        images = [record.image for record in loader.dataset.records[: self.pictures]]
+        # Each time from the same seed, and from no one else's randomness.
+        for number, caption in enumerate(module.captioner().each(images)):
+            if isinstance(caption, CaptioningError):
+                rank_zero_warn(f"LogCaptions passes over {caption}")
+                continue
+            tag = f"captions/{number}-{images[number].stem}"
+            overlay = np.asarray(caption.overlay())
+            for board in _boards(trainer):
+                board.experiment.add_image(tag, overlay, trainer.global_step, dataformats="HWC")
+                board.experiment.add_text(tag, caption.text, trainer.global_step)
+
+
+def _boards(trainer: pl.Trainer) -> list[TensorBoardLogger]:
+    return [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
 
 
 class PredictionWriter(BasePredictionWriter):

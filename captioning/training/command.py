@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from jsonargparse.typing import PositiveInt
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 
+from captioning import faithfulness_report
 from captioning.errors import CaptioningError
 from captioning.training.callbacks import PredictionWriter, SaveTrainingConfig, StepSeed
 from captioning.training.checkpoints import CheckpointWithModel, model_path, read_checkpoint
 from captioning.training.data import CaptioningData
 from captioning.training.module import CaptioningModule
+
+_MEASURED = ("validate", "test")  # what maps can be checked by
 
 
 class OneLineParser(LightningArgumentParser):
@@ -32,6 +36,28 @@ class CaptioningCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_lightning_class_args(PredictionWriter, "predictions")
         parser.link_arguments("data.vocabulary", "model.vocabulary", apply_on="instantiate")
+
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if subcommand in _MEASURED:
+            parser.add_argument(
+                "--maps",
+                action="store_true",
+                help="check also whether maps are honest: how much words fall when what they looked at is covered",
+            )
+            parser.add_argument(
+                "--maps_pictures",
+                type=PositiveInt,
+                default=100,
+                help="pictures of the split to check maps on, the first",
+            )
+            parser.add_argument(
+                "--maps_plot",
+                type=Path | None,
+                default=None,
+                help="the plot, with its figures beside it in JSON; by default beside the checkpoint",
+            )
+        return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         lightnings_own = args[0] != "features"
@@ -70,6 +96,25 @@ class CaptioningCLI(LightningCLI):
             print(f"best checkpoint{score}: {best}")
             print(f"model file: {model_path(best)}")
             print(f"try it: captioning caption PICTURE --model {model_path(best)} --overlay DIR")
+
+    def after_validate(self) -> None:
+        self._check_maps("val")
+
+    def after_test(self) -> None:
+        self._check_maps("test")
+
+    def _check_maps(self, split: str) -> None:
+        if not self._get(self.config_init, "maps") or not self.trainer.is_global_zero:
+            return
+        checkpoint = Path(self._get(self.config_init, "ckpt_path"))
+        plot = self._get(self.config_init, "maps_plot") or checkpoint.with_name(f"{checkpoint.stem}-maps-{split}.png")
+        records = [record for record in self.datamodule.records if record.split == split]
+        records = records[: self._get(self.config_init, "maps_pictures")]
+        captioner = self.model.to(self.trainer.strategy.root_device).captioner()  # Lightning has left it on the CPU
+        reports = {checkpoint.stem: faithfulness_report.check(captioner, records)}
+        print(faithfulness_report.table(reports), flush=True)
+        for path in faithfulness_report.write(plot, reports):
+            print(f"maps: {_short(path)}")
 
     def after_predict(self) -> None:
         writer = self._get(self.config_init, "predictions")

@@ -1,5 +1,6 @@
 """The LightningModule: an encoder, a decoder, a loss, and validation by really generating."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +10,7 @@ from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
 from captioning import attention, losses, metrics, scoring
-from captioning.captioner import describe_model
+from captioning.captioner import Captioner, describe_model
 from captioning.datasets.scenes import Scene
 from captioning.decoder import Decoder
 from captioning.encoders import Encoder
@@ -207,6 +208,11 @@ class CaptioningModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["captioner"] = describe_model(self.encoder, self.decoder, self.vocabulary, self.search, self.look)
+
+    def captioner(self) -> Captioner:
+        """What captions pictures with the weights as they are now."""
+        search = dataclasses.asdict(self.search)
+        return Captioner(self.encoder, self.decoder, self.vocabulary, self.look, **search)
 
     def _annotations(self, batch: Batch) -> Tensor:
         """(B, L, D), from the CNN or, if it has seen the pictures before, from the feature cache."""

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from captioning.datasets.scenes import Scene, Thing, compose
-from captioning.datasets.statements import check, describe, is_true, phrases
+from captioning.datasets.statements import KINDS, check, describe, is_true, phrases, telling
 from captioning.text import tokenise
 
 CIRCLE = Thing("circle", "red", "small", 1 / 6, 1 / 6, 0.08)  # top left
@@ -101,3 +101,22 @@ def test_phrases_name_their_objects() -> None:
     assert [(phrase.first, phrase.last, phrase.thing) for phrase in found] == [(2, 5, CIRCLE)]
     found = phrases("a red circle and a green square", SCENE)
     assert [(phrase.first, phrase.last, phrase.thing) for phrase in found] == [(0, 2, CIRCLE), (4, 6, None)]
+
+
+def test_words_that_tell_of_one_object() -> None:
+    caption = "There is a small red circle left of a green cross in the top left corner."
+    words = tokenise(caption)
+    told = [(words[word.position], word.position, word.kind, word.thing) for word in telling(caption, SCENE)]
+    assert told == [
+        ("small", 3, "size", CIRCLE),
+        ("red", 4, "colour", CIRCLE),
+        ("circle", 5, "shape", CIRCLE),
+        ("green", 9, "colour", None),
+        ("cross", 10, "shape", None),
+        ("top", 13, "place", None),
+        ("left", 14, "place", None),
+        ("corner", 15, "place", None),
+    ]
+    (place,) = (word for word in telling("a black cross is at the bottom", SCENE) if word.kind == "place")
+    assert place.thing == CROSS
+    assert {kind for _, _, kind, _ in told} == set(KINDS)
