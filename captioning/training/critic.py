@@ -1,7 +1,7 @@
 """What self-critical training does beside the loss: it has captions sampled, and says what they are worth."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,6 +45,15 @@ def ended(caption: Found) -> bool:
     return len(caption.log_probabilities) > len(caption.words)
 
 
+class Tried(NamedTuple):
+    """Sampled captions, as of a batch, and what they are worth."""
+
+    words: Tensor  # (B, C, T+1)
+    lengths: Tensor  # (B, C), on the CPU
+    rewards: Tensor  # (B, C), what each caption earned
+    expected: Tensor  # (B, C), what was to be expected
+
+
 def trial(
     critic: Critic,
     decoder: Decoder,
@@ -55,12 +64,8 @@ def trial(
     sampling: Search,
     generator: torch.Generator,
     choose: Choose | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sample captions and judge them.
-
-    Returns:
-        words (B, C, T+1) and lengths (B, C) as of a batch, what each caption earned (B, C), what was to be expected.
-    """
+) -> Tried:
+    """Sample captions and judge them."""
     sampled = search.sample(sampling, decoder, annotations, generator, count, choose)
     rewards = _judge(critic, records, sampled)
     if baseline == "others":
@@ -73,7 +78,25 @@ def trial(
         for captions in sampled
     ]
     words, lengths = pad(ids)
-    return words.to(annotations.device), lengths, rewards.to(annotations.device), expected.to(annotations.device)
+    device = annotations.device
+    return Tried(words.to(device), lengths, rewards.to(device), expected.to(device))
+
+
+def learn(
+    decoder: Decoder, annotations: Tensor, tried: Tried, sharpness: float, choose: Choose | None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of captions sampled from p ** sharpness, read again with their gradient, and what to log of them."""
+    words, lengths, rewards, expected = tried
+    reading = decoder(annotations, words, lengths, choose)
+    is_word = torch.arange(int(lengths.max())) < lengths[..., None]
+    credit = (rewards - expected)[..., None].expand(is_word.shape)[is_word]
+    loss = losses.self_critical(sharpness * reading.logits, reading.targets, credit, lengths.numel())
+    return loss, {
+        "likelihood": losses.likelihood(reading.logits.detach(), reading.targets, lengths.numel()),
+        "reward": rewards.mean(),
+        "baseline": expected.mean(),
+        "words": lengths.float().mean(),
+    }
 
 
 def _judge(critic: Critic, records: Sequence[Record], captions: Sequence[Sequence[Found]]) -> Tensor:

@@ -19,7 +19,7 @@ from captioning.images import Fit
 from captioning.search import Found, Search
 from captioning.text import Vocabulary, tokenise
 from captioning.training.checkpoints import read_checkpoint
-from captioning.training.critic import Baseline, Critic, trial
+from captioning.training.critic import Baseline, Critic, learn, trial
 from captioning.training.data import Batch
 from captioning.training.schedules import WarmupCosine
 
@@ -277,11 +277,10 @@ class CaptioningModule(pl.LightningModule):
 
     def _critical_loss(self, critic: Critic, batch: Batch, annotations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """By policy gradient on whole captions; a hard model looks as it does when it captions."""
-        choose = self._choose()
         annotations = self.decoder.show(annotations)
         self.decoder.eval()  # the model that captions is judged, not one with some of its parts left out
         sampling = Search(self.search.maximum_length, sample=True, temperature=1 / self.sharpness)
-        words, lengths, rewards, expected = trial(
+        tried = trial(
             critic,
             self.decoder,
             annotations,
@@ -290,20 +289,11 @@ class CaptioningModule(pl.LightningModule):
             self.baseline,
             sampling,
             self._generator(),
-            choose,
+            self._choose(),
         )
-        reading = self.decoder(annotations, words, lengths, choose)
+        loss, parts = learn(self.decoder, annotations, tried, self.sharpness, self._choose())
         self.decoder.train()
-        is_word = torch.arange(int(lengths.max())) < lengths[..., None]
-        credit = (rewards - expected)[..., None].expand(is_word.shape)[is_word]
-        loss = losses.self_critical(self.sharpness * reading.logits, reading.targets, credit, lengths.numel())
-        likelihood = losses.likelihood(reading.logits.detach(), reading.targets, lengths.numel())
-        return loss, {
-            "likelihood": likelihood,
-            "reward": rewards.mean(),
-            "baseline": expected.mean(),
-            "words": lengths.float().mean(),
-        }
+        return loss, parts
 
     def _evaluate(self, batch: Batch, stage: str) -> None:
         annotations = self._annotations(batch)

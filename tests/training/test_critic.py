@@ -13,7 +13,7 @@ from captioning.decoder import Decoder
 from captioning.errors import CaptioningError
 from captioning.search import Found, Search
 from captioning.text import Vocabulary
-from captioning.training.critic import Critic, trial
+from captioning.training.critic import Critic, learn, trial
 from captioning.training.data import Batch, pad
 from tests.training.conftest import Fit
 from tests.training.test_command import check_error
@@ -90,17 +90,13 @@ def test_captions_come_to_earn_more(baseline: str, attention: str) -> None:
     optimizer = torch.optim.Adam(decoder.parameters(), lr=0.01)
     earned = []
     for _ in range(150):
-        words, lengths, rewards, expected = trial(
-            critic, decoder, annotations, RECORDS, 6, baseline, Search(6, sample=True), generator, None
-        )
-        assert rewards.shape == expected.shape == lengths.shape == (3, 6)
-        reading = decoder(annotations, words, lengths)
-        is_word = torch.arange(int(lengths.max())) < lengths[..., None]
-        credit = (rewards - expected)[..., None].expand(is_word.shape)[is_word]
+        tried = trial(critic, decoder, annotations, RECORDS, 6, baseline, Search(6, sample=True), generator, None)
+        assert tried.rewards.shape == tried.expected.shape == tried.lengths.shape == (3, 6)
+        loss, parts = learn(decoder, annotations, tried, 1.0, None)
         optimizer.zero_grad()
-        losses.self_critical(reading.logits, reading.targets, credit, lengths.numel()).backward()
+        loss.backward()
         optimizer.step()
-        earned.append(float(rewards.mean()))
+        earned.append(float(parts["reward"]))
     assert sum(earned[-10:]) > 2 * sum(earned[:10])
 
 
