@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test test-slow bench-estimators bench-speed bench-search bench-maps coco-scores lint format constraints clean help
+.PHONY: demo test test-slow bench-estimators bench-speed bench-search bench-maps bench-overlay coco-scores lint format constraints clean help
 
 help:
 	@echo "make demo         caption photos, train on drawn scenes, caption new ones, leave overlays in demo/"
@@ -12,6 +12,7 @@ help:
 	@echo "make bench-speed  how long captions of photos take, from a cold start and in a folder"
 	@echo "make bench-search  batched beam search against one picture at a time, and CIDEr-D as a reward"
 	@echo "make bench-maps   whether maps are honest: MODEL=flickr8k-soft DATA=flickr8k, or what you have"
+	@echo "make bench-overlay  seconds, memory and sizes of the overlays of a 12-megapixel photo"
 	@echo "make coco-scores  remake the figures of COCO's evaluation that the tests compare with"
 	@echo "make format       let ruff format and mend the code"
 	@echo "make constraints  pin the newest versions that the tests will run with"
@@ -54,6 +55,9 @@ MODEL ?= flickr8k-soft
 DATA ?= flickr8k
 bench-maps: .venv/installed
 	$(BIN)/python -m benchmarks.maps $(MODEL) --data $(DATA)
+
+bench-overlay: .venv/installed
+	$(BIN)/python -m benchmarks.overlay
 
 coco-scores: .venv/installed
 	$(BIN)/python -m benchmarks.coco
