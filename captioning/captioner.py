@@ -1,6 +1,7 @@
 """The Python API: a picture in, a sentence and a map per word out. One file holds all that it takes."""
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +22,7 @@ from captioning.decoder import Decoder
 from captioning.encoders import Encoder, blank
 from captioning.errors import CaptioningError
 from captioning.images import Box, Picture, Transform, open_image
+from captioning.receptive_field import receptive_field
 from captioning.search import Found, Search
 from captioning.text import Vocabulary
 
@@ -39,6 +41,8 @@ class Caption:
         maps: (T, rows, columns), one per word, each summing to 1.
         picture: what was captioned.
         window: the part of the photo that the maps lie on.
+        field: of a model that looked at one place for each word, how much of the photo that place sees: width and
+            height as shares of the photo's.
         others: the next best captions, if more than one was asked for.
     """
 
@@ -47,6 +51,7 @@ class Caption:
     maps: np.ndarray
     picture: Picture
     window: Box
+    field: tuple[float, float] | None = None
     others: tuple["Caption", ...] = ()
 
     @property
@@ -57,6 +62,24 @@ class Caption:
     def score(self) -> float:
         """How sure the model was, 0 to 1: the geometric mean of the probabilities."""
         return math.exp(sum(math.log(max(chance, 1e-12)) for chance in self.probabilities) / len(self.probabilities))
+
+    def describe(self, maps: bool = True) -> dict[str, Any]:
+        """Plain values for JSON, the next best captions among them; without the maps what they lie on is left out."""
+        described = self._describe_one(maps)
+        return {**described, "others": [other._describe_one(maps) for other in self.others]}
+
+    def _describe_one(self, maps: bool) -> dict[str, Any]:
+        words: list[dict[str, Any]] = [
+            {"word": word, "probability": round(chance, 4)}
+            for word, chance in zip(self.words, self.probabilities, strict=False)  # the last probability is the end's
+        ]
+        described: dict[str, Any] = {"caption": self.text, "score": round(self.score, 4)}
+        if maps:
+            described["window"] = [round(edge, 6) for edge in self.window]
+            described["field"] = None if self.field is None else [round(side, 6) for side in self.field]
+            for word, weights in zip(words, self.maps, strict=True):
+                word["map"] = [[round(weight, 4) for weight in row] for row in weights.tolist()]
+        return {**described, "words": words}
 
     def overlay(self, panel_width: int = 200) -> Image.Image:
         """The photo once per word, lit where the model looked while it said the word."""
@@ -244,13 +267,23 @@ class Captioner:
             captions.append(dataclasses.replace(first, others=tuple(others)))
         return captions
 
+    @functools.cached_property
+    def _field(self) -> tuple[float, float]:
+        return receptive_field(self._see)
+
     def _put(self, found: Found, image: Image.Image) -> Caption:
+        window = self.encoder.transform.window(*image.size)
+        field = None
+        if self.decoder.hard and self.look != "expect":  # finding the field takes a pass through the CNN and back
+            across, down = self._field
+            field = (across * (window.right - window.left), down * (window.bottom - window.top))
         return Caption(
             words=self.vocabulary.decode(found.words),
             probabilities=[math.exp(chance) for chance in found.log_probabilities],
             maps=found.weights.unflatten(1, self.encoder.grid).numpy(),
             picture=image,
-            window=self.encoder.transform.window(*image.size),
+            window=window,
+            field=field,
         )
 
 

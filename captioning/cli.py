@@ -265,16 +265,12 @@ def _caption(options: argparse.Namespace) -> None:
             failed = True
             print(f"captioning: error: {caption}", file=sys.stderr)
             continue
-        result = {"image": str(path), "caption": caption.text, "score": round(caption.score, 4)}
+        result = {"image": str(path), **caption.describe(maps=False)}
         if options.overlay:
             target = options.overlay / overlays[path]
             caption.overlay().save(target)
             result["overlay"] = str(target)
         if options.json:
-            words = zip(caption.words, caption.probabilities, strict=False)  # the last probability is the end's
-            result["words"] = [{"word": word, "probability": round(chance, 4)} for word, chance in words]
-            if options.n_best > 1:
-                result["others"] = [{"caption": other.text, "score": round(other.score, 4)} for other in caption.others]
             print(json.dumps(result, ensure_ascii=False), flush=True)
         else:
             for one in (caption, *caption.others):

@@ -1,6 +1,9 @@
-"""What several tests share: a small set of drawn scenes, and a captioner that has learnt nothing."""
+"""What several tests share: a small set of drawn scenes, a captioner that has learnt nothing, a browser."""
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -79,3 +82,28 @@ def photo(tmp_path: Path) -> Path:
     image.paste((200, 30, 30), (10, 20, 40, 60))
     image.save(path)
     return path
+
+
+@pytest.fixture(scope="module")  # no longer: while it lives, an event loop runs that other tests could stumble over
+def browser() -> Iterator[Any]:
+    """Chromium without a window."""
+    api = pytest.importorskip("playwright.sync_api", reason="needs a browser's driver: pip install playwright")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("needs a browser: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def browser_page(browser: Any) -> Iterator[Any]:
+    """A fresh page; the test fails if a script on it does."""
+    context = browser.new_context()
+    page = context.new_page()
+    failures: list[str] = []
+    page.on("pageerror", lambda error: failures.append(str(error)))
+    yield page
+    context.close()
+    assert not failures

@@ -13,6 +13,9 @@ from captioning import Captioner
 from captioning.encoders import Encoder
 from captioning.errors import CaptioningError
 from captioning.images import open_image
+from captioning.receptive_field import receptive_field
+from captioning.search import Search
+from tests.conftest import make_captioner
 
 
 def test_a_caption_has_all_its_parts(captioner: Captioner, photo: Path) -> None:
@@ -25,6 +28,42 @@ def test_a_caption_has_all_its_parts(captioner: Captioner, photo: Path) -> None:
     mean = sum(map(math.log, caption.probabilities)) / len(caption.probabilities)
     assert caption.score == pytest.approx(math.exp(mean))
     assert caption.overlay().width > 400
+
+
+def test_a_caption_is_described_in_plain_values(photo: Path) -> None:
+    captioner = make_captioner()
+    captioner.search, captioner.n_best = Search(beam=3, maximum_length=8), 3
+    captioner.encoder.transform = Encoder("tiny", fit="crop").transform
+    caption = captioner(photo)
+    described = json.loads(json.dumps(caption.describe()))
+    assert list(described) == ["caption", "score", "window", "field", "words", "others"]
+    assert described["caption"] == caption.text
+    assert described["score"] == pytest.approx(caption.score, abs=1e-4)
+    assert described["window"] == pytest.approx((1 / 6, 0, 5 / 6, 1), abs=1e-5)
+    assert described["field"] is None
+    assert [entry["word"] for entry in described["words"]] == caption.words
+    assert [entry["probability"] for entry in described["words"]] == pytest.approx(
+        caption.probabilities[: len(caption.words)], abs=1e-4
+    )
+    np.testing.assert_allclose([entry["map"] for entry in described["words"]], caption.maps, atol=1e-4)
+    assert [other["caption"] for other in described["others"]] == [other.text for other in caption.others]
+    assert all(list(other) == list(described)[:-1] for other in described["others"])
+    small = caption.describe(maps=False)
+    assert list(small) == ["caption", "score", "words", "others"]
+    assert list(small["words"][0]) == ["word", "probability"]
+
+
+@pytest.mark.parametrize(("fit", "across", "down"), [("stretch", 1, 1), ("crop", 2 / 3, 1), ("pad", 1, 1.5)])
+def test_only_a_hard_look_has_a_field(
+    hard_captioner: Captioner, photo: Path, fit: str, across: float, down: float
+) -> None:
+    hard_captioner.encoder.transform = Encoder("tiny", fit=fit).transform
+    field = receptive_field(hard_captioner.encoder)
+    for look in (None, "argmax", "sample"):
+        hard_captioner.look = look
+        assert hard_captioner(photo).field == pytest.approx((field[0] * across, field[1] * down))
+    hard_captioner.look = "expect"
+    assert hard_captioner(photo).field is None
 
 
 def test_path_bytes_image_and_list_are_the_same(captioner: Captioner, photo: Path) -> None:
