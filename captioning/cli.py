@@ -97,10 +97,11 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser(
         "serve",
         help="a page in the browser, and a REST API (with the extra 'web')",
-        description="Serve a page that captions the photos you drop on it, and a REST API beside it. Nothing is written to "
-        "disk.",
+        description="Serve a page that captions photos dropped on it, and a REST API beside it. Nothing goes to disk.",
     )
-    serve.add_argument("--host", default="127.0.0.1", help="address to serve on (default %(default)s, this machine only)")
+    serve.add_argument(
+        "--host", default="127.0.0.1", help="address to serve on (default %(default)s, this machine only)"
+    )
     serve.add_argument("--port", type=int, default=8000, help="0 for any that is free (default %(default)s)")
     serve.add_argument(
         "--model",

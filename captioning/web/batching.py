@@ -15,7 +15,7 @@ from captioning.captioner import Caption, Captioner, Prepared
 from captioning.errors import CaptioningError
 
 
-class Busy(Exception):
+class BusyError(Exception):
     """More is waiting than will be kept in memory."""
 
 
@@ -44,7 +44,7 @@ class Batcher:
     """Captions the pictures of many requests on one thread, as many at a time as there are.
 
     Args:
-        capacity: pictures that may be waiting or under way; what comes beyond is refused as :class:`Busy`.
+        capacity: pictures that may be waiting or under way; what comes beyond is refused as :class:`BusyError`.
         batch_size: most pictures that go through the model at a time, unless a single request has more.
         most_pixels: of a picture; one with more is refused.
         openers: threads that open pictures.
@@ -66,7 +66,7 @@ class Batcher:
     async def caption(self, captioner: Captioner, uploads: Sequence[Upload]) -> list[Caption]:
         """The captions of a request's pictures, or a CaptioningError that names each that cannot be read."""
         if self.under_way + len(uploads) > self.capacity:
-            raise Busy
+            raise BusyError
         self.under_way += len(uploads)
         try:
             loop = asyncio.get_running_loop()

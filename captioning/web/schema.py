@@ -16,7 +16,9 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     model: str | None = Field(None, description="name of a model, by default the first of /v1/models")
-    n_best: int = Field(1, ge=1, le=_MOST_BEAMS, description="captions of each picture, at most the beam if not sampled")
+    n_best: int = Field(
+        1, ge=1, le=_MOST_BEAMS, description="captions of each picture, at most the beam if not sampled"
+    )
     look: LookName | None = Field(None, description="how a hard model looks")
     seed: int = Field(0, ge=0, lt=2**63, description="of all chance")
     maps: bool = Field(True, description="whether to tell where the model looked")

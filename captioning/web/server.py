@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from captioning import __version__
 from captioning.captioner import Caption, Captioner
 from captioning.errors import CaptioningError
-from captioning.web.batching import Batcher, Busy
+from captioning.web.batching import Batcher, BusyError
 from captioning.web.schema import Answer, Options, Problem
 from captioning.web.uploads import Limits, read_uploads
 
@@ -94,7 +94,10 @@ class Service:
 
 
 def make_app(
-    captioners: Mapping[str, Captioner], limits: Limits = Limits(), batcher: Batcher | None = None, host: str = "127.0.0.1"
+    captioners: Mapping[str, Captioner],
+    limits: Limits = Limits(),
+    batcher: Batcher | None = None,
+    host: str = "127.0.0.1",
 ) -> FastAPI:
     """The application.
 
@@ -165,8 +168,8 @@ def _add_errors(app: FastAPI) -> None:
     def of_input(request: Request, error: CaptioningError) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 400)
 
-    @app.exception_handler(Busy)
-    def of_load(request: Request, error: Busy) -> JSONResponse:
+    @app.exception_handler(BusyError)
+    def of_load(request: Request, error: BusyError) -> JSONResponse:
         detail = "too many pictures are waiting already; come again in a few seconds"
         return JSONResponse({"detail": detail}, 503, {"Retry-After": "2"})
 
@@ -218,7 +221,10 @@ def _add_api(app: FastAPI, service: Service) -> None:
         return {"models": described, "limits": dataclasses.asdict(service.limits)}
 
     @app.post(
-        "/v1/captions", responses={200: {"model": Answer}, **_PROBLEMS}, response_class=JSONResponse, openapi_extra=_BODY
+        "/v1/captions",
+        responses={200: {"model": Answer}, **_PROBLEMS},
+        response_class=JSONResponse,
+        openapi_extra=_BODY,
     )
     async def captions(request: Request, options: Annotated[Options, Query()]) -> JSONResponse:
         """Caption one picture, sent as the body, or one or many, sent as ``images`` of a form."""

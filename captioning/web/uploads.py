@@ -9,6 +9,7 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from captioning.errors import CaptioningError
 from captioning.web.batching import Upload
 
 _FIELD = "images"
@@ -30,6 +31,11 @@ class Limits:
     megapixels: float = 50
     pictures: int = 16
     seconds: float = 30
+
+    def __post_init__(self) -> None:
+        for name in ("megabytes", "megapixels"):
+            if not 0 < getattr(self, name) <= 10_000:
+                raise CaptioningError(f"max-{name} {getattr(self, name):g}: take more than 0, and at most 10000")
 
     @property
     def bytes(self) -> int:
@@ -86,7 +92,7 @@ async def _from_form(request: Request, chunks: AsyncGenerator[bytes, None], limi
         form = await parser.parse()
     except MultiPartException as error:
         raise HTTPException(400, f"the form cannot be read: {error.message}") from None
-    uploads = []
+    uploads: list[Upload] = []
     for field, value in form.multi_items():
         if field != _FIELD:
             raise HTTPException(400, f"field '{field[:40]}': pictures are '{_FIELD}', and options go into the address")

@@ -154,6 +154,7 @@ const Viewer = (() => {
       if (this.#word === this.#words.length - 1) this.focus(null);
       this.#timer = setInterval(next, PAUSE);
       this.#parts.play.textContent = "Pause";
+      this.#root.classList.add("viewer-playing");
       this.#parts.status.setAttribute("aria-live", "off"); // a word each second is more than can be read out
       next();
     }
@@ -163,14 +164,16 @@ const Viewer = (() => {
       this.#timer = 0;
       if (!this.#parts.play) return;
       this.#parts.play.textContent = "Play";
+      this.#root.classList.remove("viewer-playing");
       this.#parts.status.setAttribute("aria-live", "polite");
     }
 
     #makeWord({ word, probability }, index) {
       const button = make("button", {
         type: "button", class: "viewer-word", title: `${percent(probability)} sure`,
-        "aria-label": `${word}, ${percent(probability)} sure`, style: `--sure: ${probability}`,
+        "aria-label": `${word}, ${percent(probability)} sure`,
       }, word);
+      button.style.setProperty("--sure", probability); // an attribute would be refused where inline styles are
       button.tabIndex = index === 0 ? 0 : -1; // one stop for Tab; the arrow keys walk from there
       button.addEventListener("pointerenter", (event) => {
         if (event.pointerType === "touch") return; // a tap follows

@@ -8,7 +8,7 @@ import pytest
 from captioning import Captioner
 from captioning.captioner import Caption
 from captioning.errors import CaptioningError
-from captioning.web.batching import Batcher, Busy, Upload
+from captioning.web.batching import Batcher, BusyError, Upload
 
 
 @pytest.fixture
@@ -79,7 +79,11 @@ def test_no_batch_is_larger_than_it_may_be(
 
 
 def test_other_options_are_another_batch(
-    batcher: Batcher, captioner: Captioner, hard_captioner: Captioner, pictures: list[bytes], monkeypatch: pytest.MonkeyPatch
+    batcher: Batcher,
+    captioner: Captioner,
+    hard_captioner: Captioner,
+    pictures: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Slow(monkeypatch)
     kinds = [
@@ -102,7 +106,11 @@ def test_other_options_are_another_batch(
 
 
 def test_chance_is_each_requests_own(
-    batcher: Batcher, captioner: Captioner, hard_captioner: Captioner, pictures: list[bytes], monkeypatch: pytest.MonkeyPatch
+    batcher: Batcher,
+    captioner: Captioner,
+    hard_captioner: Captioner,
+    pictures: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def kinds() -> list[Captioner]:
         return [
@@ -118,7 +126,9 @@ def test_chance_is_each_requests_own(
     for kind, answer in zip(kinds(), answers, strict=True):
         alone = kind(pictures[:2])
         assert [caption.text for caption in answer] == [caption.text for caption in alone]
-        np.testing.assert_array_equal(np.concatenate([one.maps for one in answer]), np.concatenate([one.maps for one in alone]))
+        np.testing.assert_array_equal(
+            np.concatenate([one.maps for one in answer]), np.concatenate([one.maps for one in alone])
+        )
 
 
 def test_a_bad_picture_fails_alone(
@@ -142,7 +152,7 @@ def test_more_than_is_kept_is_refused(
     first, second, third = ((captioner, uploads(*pictures[:count])) for count in (20, 19, 2))
     answers = asyncio.run(held_up(batcher, slow, first, second, third, waiting=1))
     assert [len(answer) for answer in answers[:2]] == [20, 19]
-    assert isinstance(answers[2], Busy)
+    assert isinstance(answers[2], BusyError)
     assert len(asyncio.run(batcher.caption(*third))) == 2  # there is room again
 
 
