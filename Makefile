@@ -2,15 +2,17 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test test-slow bench-estimators bench-speed bench-search coco-scores lint format constraints clean help
+.PHONY: demo serve test test-slow bench-estimators bench-speed bench-search bench-serve coco-scores lint format constraints clean help
 
 help:
 	@echo "make demo         caption photos, train on drawn scenes, caption new ones, leave overlays in demo/"
+	@echo "make serve        a page in the browser that captions the photos you drop on it"
 	@echo "make test         format, lint, types and tests"
 	@echo "make test-slow    the checks that train for minutes"
 	@echo "make bench-estimators  bias and variance of hard attention's estimators, and their plot in docs/"
 	@echo "make bench-speed  how long captions of photos take, from a cold start and in a folder"
 	@echo "make bench-search  batched beam search against one picture at a time, and CIDEr-D as a reward"
+	@echo "make bench-serve  requests to the server from many clients at once against one at a time"
 	@echo "make coco-scores  remake the figures of COCO's evaluation that the tests compare with"
 	@echo "make format       let ruff format and mend the code"
 	@echo "make constraints  pin the newest versions that the tests will run with"
@@ -34,6 +36,9 @@ demo: .venv/installed
 		--model demo/training/run/checkpoints/best.safetensors
 	@echo "Look at the pictures in demo/photos/ and demo/scenes/: each shows, word by word, where the model looked."
 
+serve: .venv/installed
+	$(BIN)/captioning serve
+
 test: .venv/installed lint
 	$(BIN)/python -m pytest -m "not slow"
 
@@ -48,6 +53,9 @@ bench-speed: .venv/installed
 
 bench-search: .venv/installed
 	$(BIN)/python -m benchmarks.search
+
+bench-serve: .venv/installed
+	$(BIN)/python -m benchmarks.serve
 
 coco-scores: .venv/installed
 	$(BIN)/python -m benchmarks.coco

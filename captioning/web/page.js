@@ -50,7 +50,7 @@ function query() {
     if (!field.name || field.closest("[hidden]") || (field.type === "radio" && !field.checked)) continue;
     const { badInput, valueMissing, rangeUnderflow, rangeOverflow } = field.validity;
     if (badInput || valueMissing || rangeUnderflow || rangeOverflow) {
-      throw new Refused(`${field.labels[0].firstChild.textContent.trim()}: ${field.validationMessage}`);
+      throw new Refused(`${field.labels[0].textContent.trim()}: ${field.validationMessage}`);
     }
     chosen.set(field.name, field.value);
   }
@@ -117,6 +117,7 @@ function packed(name, blob) {
 
 function show(best) {
   part("viewer").hidden = part("save").hidden = false;
+  document.querySelector("main").classList.remove("empty");
   viewer.show({ photo: shown.url, captions: [best, ...best.others] });
   tell(`${best.caption}, ${Math.round(100 * best.score)} % sure`, { spoken: true });
   if (!matchMedia("(prefers-reduced-motion: reduce)").matches) viewer.play();

@@ -92,15 +92,18 @@ async def _from_form(request: Request, chunks: AsyncGenerator[bytes, None], limi
         form = await parser.parse()
     except MultiPartException as error:
         raise HTTPException(400, f"the form cannot be read: {error.message}") from None
-    uploads: list[Upload] = []
-    for field, value in form.multi_items():
-        if field != _FIELD:
-            raise HTTPException(400, f"field '{field[:40]}': pictures are '{_FIELD}', and options go into the address")
-        if not isinstance(value, UploadFile):
-            raise HTTPException(400, f"field '{_FIELD}': must be a file, as 'curl --form {_FIELD}=@photo.jpg' sends it")
-        name = (value.filename or f"picture {len(uploads) + 1}")[:80]
-        uploads.append(Upload(name, await value.read()))
-    await form.close()
+    try:
+        uploads = [await _from_field(field, value) for field, value in form.multi_items()]
+    finally:
+        await form.close()
     if not uploads:
         raise HTTPException(400, f"no picture: send at least one file as '{_FIELD}' of the form")
     return uploads
+
+
+async def _from_field(field: str, value: UploadFile | str) -> Upload:
+    if field != _FIELD:
+        raise HTTPException(400, f"field '{field[:40]}': pictures are '{_FIELD}', and options go into the address")
+    if not isinstance(value, UploadFile):
+        raise HTTPException(400, f"field '{_FIELD}': must be a file, as 'curl --form {_FIELD}=@photo.jpg' sends it")
+    return Upload((value.filename or "the picture")[:80], await value.read())
