@@ -46,8 +46,10 @@ def load(models: Sequence[str]) -> dict[str, Captioner]:
 
 def _bind(host: str, port: int) -> socket.socket:
     try:
+        if not 0 <= port <= 65535:
+            raise OSError("there are ports from 0 to 65535")
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (OSError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:  # the latter of a host that cannot be a name
         raise CaptioningError(
             f"{host}, port {port}: cannot be served on ({error}); choose another --port, or 0 for any that is free"
         ) from None
