@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo serve test test-slow bench-estimators bench-speed bench-search bench-serve coco-scores lint format constraints clean help
+.PHONY: demo serve test test-slow bench-estimators bench-speed bench-search bench-overlay bench-serve coco-scores lint format constraints clean help
 
 help:
 	@echo "make demo         caption photos, train on drawn scenes, caption new ones, leave overlays in demo/"
@@ -12,6 +12,7 @@ help:
 	@echo "make bench-estimators  bias and variance of hard attention's estimators, and their plot in docs/"
 	@echo "make bench-speed  how long captions of photos take, from a cold start and in a folder"
 	@echo "make bench-search  batched beam search against one picture at a time, and CIDEr-D as a reward"
+	@echo "make bench-overlay  seconds, memory and sizes of the overlays of a 12-megapixel photo"
 	@echo "make bench-serve  requests to the server from many clients at once against one at a time"
 	@echo "make coco-scores  remake the figures of COCO's evaluation that the tests compare with"
 	@echo "make format       let ruff format and mend the code"
@@ -53,6 +54,9 @@ bench-speed: .venv/installed
 
 bench-search: .venv/installed
 	$(BIN)/python -m benchmarks.search
+
+bench-overlay: .venv/installed
+	$(BIN)/python -m benchmarks.overlay
 
 bench-serve: .venv/installed
 	$(BIN)/python -m benchmarks.serve

@@ -17,12 +17,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from captioning import models, overlay
+from captioning import models
 from captioning.attention import LookName, check_look, way_to_look
 from captioning.decoder import Decoder
 from captioning.encoders import Encoder, blank
 from captioning.errors import CaptioningError
 from captioning.images import Box, Picture, Transform, open_image
+from captioning.overlay import OPACITY, PANEL_WIDTH, Painter, panels
 from captioning.receptive_field import receptive_field
 from captioning.search import Found, Search
 from captioning.text import Vocabulary
@@ -82,9 +83,25 @@ class Caption:
                 word["map"] = [[round(weight, 4) for weight in row] for row in weights.tolist()]
         return {**described, "words": words}
 
-    def overlay(self, panel_width: int = 200) -> Image.Image:
-        """The photo once per word, lit where the model looked while it said the word."""
-        return overlay.panels(open_image(self.picture), self.words, self.maps, self.window, panel_width)
+    def overlay(
+        self,
+        panel_width: int = PANEL_WIDTH,
+        colours: str = "light",
+        opacity: float = OPACITY,
+    ) -> Image.Image:
+        """The photo once per word, with the map of where the model looked while it said the word.
+
+        Args:
+            panel_width: of each of them, in pixels.
+            colours: ``light`` lights the photo there, ``heat`` and ``viridis`` colour it.
+            opacity: how much of the photo is hidden at most, 0 to 1.
+        """
+        photo = open_image(self.picture, panel_width)
+        return panels(photo, self.words, self.painter(colours, opacity), panel_width)
+
+    def painter(self, colours: str = "light", opacity: float = OPACITY) -> Painter:
+        """What paints the maps on a photo of any size."""
+        return Painter(self.maps, self.window, self.field, colours, opacity)
 
 
 class Prepared(NamedTuple):

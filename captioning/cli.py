@@ -1,11 +1,10 @@
 """One command, thin: it finds its input, calls the library, and prints. Heavy imports wait until they are needed."""
 
 import argparse
-import glob
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -76,7 +75,8 @@ def _parser() -> argparse.ArgumentParser:
         help="the .safetensors file of a training run (default %(default)s, which comes along)",
     )
     caption.add_argument("--json", action="store_true", help="print one JSON object per picture instead of text")
-    caption.add_argument("--overlay", type=Path, metavar="DIR", help="write a PNG per picture: a map for every word")
+    caption.add_argument("--overlay", type=Path, metavar="DIR", help="write for each picture where the model looked")
+    _add_overlay(caption)
     caption.add_argument("--n-best", type=int, default=1, metavar="N", help="captions of each picture (default 1)")
     _add_search(caption)
     caption.add_argument(
@@ -165,6 +165,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_OVERLAY = ("format", "colours", "opacity", "panel_width")  # what is of use with --overlay only
+
+
+def _add_overlay(parser: argparse.ArgumentParser) -> None:
+    """What :class:`captioning.export.Export` takes."""
+    group = parser.add_argument_group("how overlays look")
+    group.add_argument(
+        "--format",
+        metavar="NAMES",
+        help="some of png (a panel per word), words (a PNG per word, full size), gif, html (a page that works from "
+        "disk) and npz (numbers), with commas between them (default png)",
+    )
+    group.add_argument("--colours", metavar="NAME", help="of the maps: light, heat or viridis (default light)")
+    group.add_argument("--opacity", type=float, metavar="SHARE", help="how much they hide at most (default 0.75)")
+    group.add_argument("--panel-width", type=int, metavar="PIXELS", help="of a word's panel in the png (default 200)")
+
+
 _SEARCH: dict[str, tuple[type, str, str]] = {
     "--beam": (int, "K", "captions that the search keeps; 1 is greedy"),
     "--length-penalty": (float, "P", "compare captions by log p / length ** P; more for longer ones"),
@@ -241,7 +258,14 @@ def _caption(options: argparse.Namespace) -> None:
         raise CaptioningError(f"--batch-size {options.batch_size}: take at least 1")
     if not 0 <= options.seed < 2**63:
         raise CaptioningError(f"--seed {options.seed}: take a number from 0 to {2**63 - 1}")
-    pictures, errors = _find(options.pictures)
+    overlay = {name: value for name in _OVERLAY if (value := getattr(options, name)) is not None}
+    if overlay and not options.overlay:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in overlay)
+        raise CaptioningError(f"{flags}: of use with --overlay DIR only; say where overlays are to be written")
+
+    from captioning.images import find_pictures
+
+    pictures, errors = find_pictures(options.pictures)
     failed = bool(errors)
     for error in errors:
         print(f"captioning: error: {error}", file=sys.stderr)
@@ -251,13 +275,15 @@ def _caption(options: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from captioning.captioner import Captioner
+    from captioning.export import Export
 
+    export = None
+    if options.overlay:
+        formats = overlay.pop("format", "png").split(",")
+        export = Export(options.overlay, pictures, [name.strip() for name in formats], **overlay)
     names = ("sample", *(flag.removeprefix("--").replace("-", "_") for flag in _SEARCH))
     search = {name: getattr(options, name) for name in names}
     captioner = Captioner.load(options.model, look=options.look, seed=options.seed, n_best=options.n_best, **search)
-    if options.overlay:
-        _make_folder(options.overlay)
-    overlays = _overlay_names(pictures)
     captions = captioner.each(pictures, options.batch_size)
     # A bar only where someone watches: the captions themselves show progress on a terminal.
     quiet = sys.stdout.isatty() or not sys.stderr.isatty() or len(pictures) <= options.batch_size
@@ -267,68 +293,18 @@ def _caption(options: argparse.Namespace) -> None:
             print(f"captioning: error: {caption}", file=sys.stderr)
             continue
         result = {"image": str(path), **caption.describe(maps=False)}
-        if options.overlay:
-            target = options.overlay / overlays[path]
-            caption.overlay().save(target)
-            result["overlay"] = str(target)
+        if export:
+            try:
+                result["overlay"] = export.write(path, caption)
+            except CaptioningError as error:  # the caption itself is good
+                failed = True
+                print(f"captioning: error: {error}", file=sys.stderr)
         if options.json:
             print(json.dumps(result, ensure_ascii=False), flush=True)
         else:
             for one in (caption, *caption.others):
                 print(f"{path}\t{one.text}", flush=True)
-    if options.overlay:
-        print(f"overlays are in {options.overlay}", file=sys.stderr)
+    if export:
+        print(f"overlays are in {export.close() or options.overlay}", file=sys.stderr)
     if failed:
         sys.exit(2)
-
-
-def _find(names: Sequence[str]) -> tuple[list[Path], list[CaptioningError]]:
-    """The pictures that files, folders and globs name, each once, and what was wrong with the others."""
-    found: dict[Path, None] = {}
-    errors = []
-    for name in names:
-        try:
-            found.update(dict.fromkeys(_expand(name)))
-        except CaptioningError as error:
-            errors.append(error)
-    return list(found), errors
-
-
-def _expand(name: str) -> Iterator[Path]:
-    from captioning.images import IMAGE_SUFFIXES
-
-    path = Path(name)
-    if path.is_dir():
-        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
-        if not inside:
-            raise CaptioningError(
-                f"{name}: no pictures in this folder (looked for {', '.join(sorted(IMAGE_SUFFIXES))})"
-            )
-        yield from inside
-    elif not path.exists() and glob.has_magic(name):
-        matches = sorted(glob.glob(name, recursive=True))
-        if not matches:
-            raise CaptioningError(f"{name}: matches no file; check the pattern")
-        yield from (Path(match) for match in matches if Path(match).is_file())
-    else:
-        yield path  # if it is missing, opening it says so
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CaptioningError(f"{folder}: cannot be made a folder for overlays ({error})") from None
-
-
-def _overlay_names(pictures: Sequence[Path]) -> dict[Path, str]:
-    """A file name for each picture's overlay; pictures of the same name in different folders get a number."""
-    taken: set[str] = set()
-    names = {}
-    for picture in pictures:
-        name, number = f"{picture.stem}.png", 2
-        while name in taken:
-            name, number = f"{picture.stem}-{number}.png", number + 1
-        taken.add(name)
-        names[picture] = name
-    return names

@@ -1,8 +1,9 @@
 """Pictures: opened safely, made ready for a CNN, and the way back from the CNN's grid to the photo."""
 
 import dataclasses
+import glob
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -18,6 +19,36 @@ Fit = Literal["stretch", "crop", "pad"]
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"))
 # Told by content, not by name. Pillow knows more, some of it through programs of its own (EPS) and little tested.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
+
+
+def find_pictures(names: Sequence[str]) -> tuple[list[Path], list[CaptioningError]]:
+    """The pictures that files, folders and globs name, each once, and what was wrong with the others."""
+    found: dict[Path, None] = {}
+    errors = []
+    for name in names:
+        try:
+            found.update(dict.fromkeys(_expand(name)))
+        except CaptioningError as error:
+            errors.append(error)
+    return list(found), errors
+
+
+def _expand(name: str) -> Iterator[Path]:
+    path = Path(name)
+    if path.is_dir():
+        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
+        if not inside:
+            raise CaptioningError(
+                f"{name}: no pictures in this folder (looked for {', '.join(sorted(IMAGE_SUFFIXES))})"
+            )
+        yield from inside
+    elif not path.exists() and glob.has_magic(name):
+        matches = sorted(glob.glob(name, recursive=True))
+        if not matches:
+            raise CaptioningError(f"{name}: matches no file; check the pattern")
+        yield from (Path(match) for match in matches if Path(match).is_file())
+    else:
+        yield path  # if it is missing, opening it says so
 
 
 def open_image(picture: Picture, smallest_side: int | None = None, most_pixels: float = float("inf")) -> Image.Image:

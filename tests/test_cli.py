@@ -10,6 +10,8 @@ from PIL import Image
 
 from captioning import Captioner, cli
 from captioning.cli import main
+from captioning.export import FORMATS
+from captioning.overlay import COLOURS
 from captioning.search import Search
 from captioning.text import tokenise
 
@@ -111,6 +113,12 @@ def test_the_command_knows_all_of_the_search() -> None:
     assert {"sample", *flags} == {field.name for field in dataclasses.fields(Search)}
 
 
+def test_help_names_every_format_and_all_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "caption", "--help")
+    for name in (*FORMATS, *COLOURS):
+        assert name in " ".join(out)
+
+
 def test_json(model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overlays = tmp_path / "new" / "overlays"
     code, out, _ = run(capsys, "caption", str(photo), "--model", model, "--json", "--overlay", str(overlays))
@@ -120,7 +128,7 @@ def test_json(model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert [entry["word"] for entry in result["words"]] == result["caption"].split()
     assert all(0 <= entry["probability"] <= 1 for entry in result["words"])
     assert 0 <= result["score"] <= 1
-    with Image.open(result["overlay"]) as overlay:
+    with Image.open(result["overlay"]["png"]) as overlay:
         assert overlay.format == "PNG"
 
 
@@ -131,8 +139,43 @@ def test_overlays_of_the_same_name_are_both_kept(
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "photo.jpg").write_bytes(photo.read_bytes())
     pictures = [str(tmp_path / "one"), str(tmp_path / "two")]
-    run(capsys, "caption", *pictures, "--model", model, "--overlay", str(tmp_path / "overlays"))
-    assert sorted(path.name for path in (tmp_path / "overlays").iterdir()) == ["photo-2.png", "photo.png"]
+    overlays = tmp_path / "overlays"
+    code, _, err = run(capsys, "caption", *pictures, "--model", model, "--overlay", str(overlays))
+    assert (code, err) == (0, [f"overlays are in {overlays / 'index.html'}"])
+    assert sorted(path.name for path in overlays.glob("*.png")) == ["photo-2.png", "photo.png"]
+
+
+def test_overlays_in_the_formats_asked_for(
+    model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overlays = tmp_path / "overlays"
+    arguments = ("caption", str(photo), "--model", model, "--overlay", str(overlays), "--json")
+    look = ("--colours", "heat", "--opacity", "0.5", "--panel-width", "100")
+    code, out, err = run(capsys, *arguments, "--format", "html, png", *look)
+    assert (code, err) == (0, [f"overlays are in {overlays}"])
+    assert json.loads(out[0])["overlay"] == {name: str(overlays / f"photo.{name}") for name in ("html", "png")}
+    assert sorted(path.name for path in overlays.iterdir()) == ["photo.html", "photo.png"]
+    expected = Captioner.load(model)(photo).overlay(panel_width=100, colours="heat", opacity=0.5)
+    with Image.open(overlays / "photo.png") as overlay:
+        assert list(overlay.getdata()) == list(expected.getdata())
+
+
+def test_an_overlay_that_cannot_be_written_does_not_stop_the_others(
+    model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is its caption lost; a picture that is broken is in no gallery."""
+    (tmp_path / "broken.jpg").write_text("x")
+    (tmp_path / "last.jpg").write_bytes(photo.read_bytes())
+    overlays = tmp_path / "overlays"
+    (overlays / "photo.png").mkdir(parents=True)
+    pictures = [str(photo), str(tmp_path / "broken.jpg"), str(tmp_path / "last.jpg")]
+    code, out, err = run(capsys, "caption", *pictures, "--model", model, "--overlay", str(overlays))
+    assert code == 2
+    assert [line.split("\t")[0] for line in out] == [pictures[0], pictures[2]]
+    assert err[0].startswith(f"captioning: error: {overlays / 'photo.png'}: cannot be written")
+    assert err[1].startswith(f"captioning: error: {pictures[1]}: ")
+    gallery = (overlays / "index.html").read_text()
+    assert [name in gallery for name in ("photo.jpg", "broken.jpg", "last.jpg")] == [False, False, True]
 
 
 def test_bad_pictures_are_named_and_the_rest_go_on(
@@ -156,6 +199,15 @@ def test_bad_pictures_are_named_and_the_rest_go_on(
         (("caption", "PHOTO", "--model", "PHOTO"), "not a captioning model file"),
         (("caption", "PHOTO", "--model", "MODEL", "--overlay", "PHOTO"), "cannot be made a folder"),
         (("caption", "PHOTO", "--model", "MODEL", "--batch-size", "0"), "at least 1"),
+        (("caption", "PHOTO", "--format", "png"), "--format: of use with --overlay DIR only"),
+        (("caption", "PHOTO", "--colours", "heat", "--panel-width", "9"), "--colours, --panel-width: of use with"),
+        (
+            ("caption", "PHOTO", "--overlay", "EMPTY", "--format", "png,tiff"),
+            "unknown format 'tiff'; choose from html,",
+        ),
+        (("caption", "PHOTO", "--overlay", "EMPTY", "--colours", "jet"), "unknown colours 'jet'"),
+        (("caption", "PHOTO", "--overlay", "EMPTY", "--opacity", "75"), "opacity 75.0: take 0"),
+        (("caption", "PHOTO", "--overlay", "EMPTY", "--panel-width", "0"), "panel width 0: take 16"),
         (("caption", "EMPTY", "--model", "MODEL"), "no pictures in this folder"),
         (("shapes", "FULL"), "exists and is not empty"),
         (("shapes", "EMPTY", "--images", "0"), "ask for at least 1"),

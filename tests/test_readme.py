@@ -51,7 +51,7 @@ def test_commands_and_python(
     commands = [shlex.split(line) for block in blocks("sh") for line in block.splitlines()]
     subcommands = [command[1] for command in commands]
     assert subcommands == [
-        *("caption", "caption", "caption", "caption", "caption"),
+        *("caption", "caption", "caption", "caption", "caption", "caption", "caption"),
         *("shapes", "data", "fit", "test", "caption"),
         *("fit", "test", "caption", "predict", "score"),
         *("fit", "validate", "slim", "fit"),
@@ -66,6 +66,9 @@ def test_commands_and_python(
     assert (tmp_path / "my-model.safetensors").stat().st_size < 25e6
     assert (tmp_path / "captions.jsonl").read_text().count("\n") > 0
     assert len(list((tmp_path / "overlays").glob("*.png"))) == 300
+    assert (tmp_path / "overlays" / "index.html").is_file()
+    looks = {path.name for path in (tmp_path / "looks").iterdir()}
+    assert looks == {"photo", *(f"photo.{suffix}" for suffix in ("html", "gif", "png", "npz", "json"))}
 
     (script,) = blocks("python")
     exec(compile(script, "README.md", "exec"), {})  # the newcomer's own session

@@ -89,7 +89,7 @@ def test_the_keyboard_walks_through_the_words(browser_page: Any, tmp_path: Path)
         browser_page.keyboard.press(key)
         seen += shown(browser_page)
     assert seen == ["red", "dog", "dog", "red", "a", "dog"]
-    assert browser_page.inner_text("[role=status]") == "dog: 30 % sure, word 3 of 3"
+    assert browser_page.inner_text("[role=status]") == "\u2068dog\u2069: 30 % sure, word 3 of 3"
     browser_page.keyboard.press("Escape")
     assert shown(browser_page) == []
     assert opacity(browser_page).max() == 0

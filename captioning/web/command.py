@@ -13,6 +13,8 @@ from captioning.errors import CaptioningError
 from captioning.web.server import make_app
 from captioning.web.uploads import Limits
 
+_MOST_CONNECTIONS = 128  # each may hold a body in memory
+
 
 def serve(models: Sequence[str], host: str, port: int, limits: Limits) -> None:
     """Serve the page and the API until interrupted.
@@ -28,7 +30,12 @@ def serve(models: Sequence[str], host: str, port: int, limits: Limits) -> None:
         app = make_app(captioners, limits, host=host)
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limits say what is too much
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=10
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_graceful_shutdown=10,
         )
         name = f"[{host}]" if ":" in host else host
         print(f"captioning: http://{name}:{listener.getsockname()[1]} (Ctrl-C ends it)", flush=True)

@@ -1,6 +1,6 @@
 """What a request may ask for and what it is answered with, as the OpenAPI description tells it."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,7 +21,6 @@ class Options(BaseModel):
     )
     look: LookName | None = Field(None, description="how a hard model looks")
     seed: int = Field(0, ge=0, lt=2**63, description="of all chance")
-    maps: bool = Field(True, description="whether to tell where the model looked")
     beam: int | None = Field(None, ge=1, le=_MOST_BEAMS, description="captions that the search keeps; 1 is greedy")
     length_penalty: float | None = Field(None, description="compare captions by log p / length ** this")
     minimum_length: int | None = Field(None, le=_MOST_WORDS, description="words before which a caption does not end")
@@ -36,7 +35,15 @@ class Options(BaseModel):
 
     def for_captioner(self) -> dict[str, Any]:
         """What :meth:`captioning.captioner.Captioner.with_options` takes."""
-        return self.model_dump(exclude={"model", "maps"})
+        return self.model_dump(include=set(Options.model_fields) - {"model"})
+
+
+class CaptionOptions(Options):
+    maps: bool = Field(True, description="whether to tell where the model looked")
+
+
+class OverlayOptions(Options):
+    format: Literal["html", "png"] = Field("html", description="a page to point at words on, or a panel for each word")
 
 
 class Word(BaseModel):

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,18 +17,19 @@ from starlette.datastructures import MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from captioning import __version__
+from captioning import __version__, export, overlay
 from captioning.captioner import Caption, Captioner
 from captioning.errors import CaptioningError
-from captioning.web.batching import Batcher, BusyError
-from captioning.web.schema import Answer, Options, Problem
+from captioning.images import open_image
+from captioning.web.batching import Batcher, BusyError, Upload
+from captioning.web.schema import Answer, CaptionOptions, Options, OverlayOptions, Problem
 from captioning.web.uploads import Limits, read_uploads
 
 _FOLDER = Path(__file__).parent
 _FILES = {
     "/": ("index.html", "text/html"),
-    "/page.js": ("page.js", "text/javascript"),
-    "/page.css": ("page.css", "text/css"),
+    "/index.js": ("index.js", "text/javascript"),
+    "/index.css": ("index.css", "text/css"),
     "/viewer.js": ("viewer.js", "text/javascript"),
     "/viewer.css": ("viewer.css", "text/css"),
 }
@@ -66,6 +68,19 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
+def _draw_page(name: str, caption: Caption) -> bytes:
+    photo = open_image(caption.picture, export.PAGE_SIDE)
+    return export.page(name, photo, caption, overlay.colour_table("light", overlay.OPACITY))
+
+
+def _draw_panels(name: str, caption: Caption) -> bytes:
+    return export.encoded_png(caption.overlay())
+
+
+_DRAWERS = {"html": _draw_page, "png": _draw_panels}
+_MEDIA_TYPES = {"html": "text/html", "png": "image/png"}
+
+
 class Service:
     """What the routes share.
 
@@ -80,6 +95,7 @@ class Service:
         self.limits = limits
         self.batcher = batcher
         self._bodies = asyncio.Semaphore(_BODIES_AT_ONCE)
+        self._drawing = asyncio.Semaphore(1)  # captions come first: overlays have one thread at most
 
     def choose(self, options: Options) -> tuple[str, Captioner]:
         name = options.model or next(iter(self.captioners))
@@ -87,10 +103,13 @@ class Service:
             raise CaptioningError(f"no model '{name[:80]}'; choose one of {', '.join(self.captioners)}")
         return name, self.captioners[name].with_options(**options.for_captioner())
 
-    async def caption(self, request: Request, captioner: Captioner) -> list[Caption]:
+    async def read(self, request: Request) -> list[Upload]:
         async with self._bodies:
-            uploads = await read_uploads(request, self.limits)
-        return await self.batcher.caption(captioner, uploads)
+            return await read_uploads(request, self.limits)
+
+    async def draw(self, name: str, caption: Caption, form: str) -> bytes:
+        async with self._drawing:
+            return await asyncio.to_thread(_DRAWERS[form], name, caption)
 
 
 def make_app(
@@ -226,8 +245,26 @@ def _add_api(app: FastAPI, service: Service) -> None:
         response_class=JSONResponse,
         openapi_extra=_BODY,
     )
-    async def captions(request: Request, options: Annotated[Options, Query()]) -> JSONResponse:
+    async def captions(request: Request, options: Annotated[CaptionOptions, Query()]) -> JSONResponse:
         """Caption one picture, sent as the body, or one or many, sent as ``images`` of a form."""
         name, captioner = service.choose(options)
-        found = await service.caption(request, captioner)
+        found = await service.batcher.caption(captioner, await service.read(request))
         return JSONResponse({"model": name, "captions": [caption.describe(options.maps) for caption in found]})
+
+    @app.post(
+        "/v1/overlays",
+        responses={200: {"content": {kind: {"schema": _PICTURE} for kind in _MEDIA_TYPES.values()}}, **_PROBLEMS},
+        response_class=Response,
+        openapi_extra=_BODY,
+    )
+    async def overlays(request: Request, options: Annotated[OverlayOptions, Query()]) -> Response:
+        """Caption one picture, and answer with a file that shows where the model looked."""
+        _, captioner = service.choose(options)
+        uploads = await service.read(request)
+        if len(uploads) > 1:
+            raise CaptioningError(f"{len(uploads)} pictures: an overlay is of one; send them one by one")
+        (caption,) = await service.batcher.caption(captioner, uploads)
+        content = await service.draw(uploads[0].name, caption, options.format)
+        file = quote(f"{Path(uploads[0].name).stem}.{options.format}")
+        disposition = {"Content-Disposition": f"attachment; filename*=utf-8''{file}"}
+        return Response(content, media_type=_MEDIA_TYPES[options.format], headers=disposition)

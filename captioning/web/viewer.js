@@ -10,6 +10,7 @@ const Viewer = (() => {
   const FINER = 16; // a map is made so much finer by cubic curves; the browser's own smoothing does the rest
   const PAUSE = 900; // milliseconds for each word that is played
   const GLIDE = 180; // milliseconds in which a map becomes the next one
+  const SMALLEST = 320; // CSS pixels of the longer side: a smaller photo is shown larger
   const HINT = "Point at a word, or walk through them with the arrow keys.";
 
   const percent = (share) => `${Math.round(100 * share)} %`;
@@ -116,7 +117,11 @@ const Viewer = (() => {
       sentence.addEventListener("pointerleave", () => this.#timer || this.#point(this.#kept));
       tabs.addEventListener("keydown", (event) => this.#walkTabs(event));
       play.addEventListener("click", () => (this.#timer ? this.stop() : this.play()));
-      image.addEventListener("load", () => this.#draw());
+      image.addEventListener("load", () => {
+        const grown = SMALLEST / Math.max(image.naturalWidth, image.naturalHeight);
+        if (grown > 1) image.width = Math.round(grown * image.naturalWidth);
+        this.#draw();
+      });
       this.#resized.observe(canvas);
       this.select(0);
     }
@@ -239,7 +244,8 @@ const Viewer = (() => {
         return this.#draw();
       }
       const { word, probability, map } = caption.words[index];
-      this.#parts.status.textContent = `${word}: ${percent(probability)} sure, word ${index + 1} of ${this.#words.length}`;
+      const isolated = `\u2068${word}\u2069`; // a word written from the right keeps its place in the line
+      this.#parts.status.textContent = `${isolated}: ${percent(probability)} sure, word ${index + 1} of ${this.#words.length}`;
       const top = highest(map);
       this.#glide({ map: map.map((row) => row.map((value) => value / top)), ...middle(map) });
     }
@@ -319,11 +325,10 @@ const Viewer = (() => {
       // Each line twice, dark and wide below light and narrow, so that it shows on any photo.
       for (const [ink, width] of [["rgb(0 0 0 / 0.7)", 2.5 * thickness], ["#ffd54a", thickness]]) {
         pen.strokeStyle = pen.fillStyle = ink;
-        pen.lineWidth = width;
         pen.lineJoin = "round";
-        pen.setLineDash([4 * thickness, 3 * thickness]);
+        pen.lineWidth = width / 2;
         pen.strokeRect(seen.left, seen.top, seen.width, seen.height);
-        pen.setLineDash([]);
+        pen.lineWidth = width;
         pen.strokeRect(cell.left, cell.top, cell.width, cell.height);
         pen.beginPath();
         for (const place of path) pen.lineTo(across(place.x), down(place.y));

@@ -324,7 +324,7 @@ def test_the_page_needs_nothing_from_elsewhere(client: TestClient) -> None:
     assert "unsafe" not in page.headers["content-security-policy"]
     assert "access-control-allow-origin" not in page.headers
     parts = re.findall(r'(?:src|href)="(?!data:)(.*?)"', page.text)
-    assert sorted(parts) == ["page.css", "page.js", "viewer.css", "viewer.js"]
+    assert sorted(parts) == ["index.css", "index.js", "viewer.css", "viewer.js"]
     for part in parts:
         answer = client.get(f"/{part}")
         assert answer.text == (WEB / part).read_text()
