@@ -144,7 +144,7 @@ class Export:
 
 
 def page(title: str, photo: Image.Image, caption: Caption, colours: Sequence[Sequence[float]]) -> bytes:
-    """A picture's page, with a photo of :data:`PAGE_SIDE`; ``colours`` are of :func:`captioning.overlay.colour_table`."""
+    """A picture's page, where :data:`PAGE_SIDE` of the photo is enough; colours are of ``overlay.colour_table``."""
     jpeg = _encoded(_shrunk(photo, PAGE_SIDE), "JPEG", quality=85)
     described = caption.describe()
     return pages.picture_page(title, jpeg, [described, *described.pop("others")], colours).encode()

@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 from PIL import Image
 
 from captioning import Captioner
+from captioning.captioner import Caption
 from captioning.web.batching import Batcher
 from captioning.web.server import make_app
 from captioning.web.uploads import Limits
 from tests.conftest import make_captioner
 
+ADDRESS = "/v1/captions"
 LIMITS = Limits(megabytes=3, megapixels=2, pictures=4, seconds=5)
 
 
@@ -64,3 +67,17 @@ def encoded(image: Image.Image, format: str = "PNG", **settings) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, format, **settings)
     return buffer.getvalue()
+
+
+def form(*pictures: bytes | tuple[str, bytes]) -> list[tuple]:
+    named = [one if isinstance(one, tuple) else (f"{number}.jpg", one) for number, one in enumerate(pictures)]
+    return [("images", picture) for picture in named]
+
+
+def assert_equal(described: dict, caption: Caption) -> None:
+    """What the server said is what the captioner says."""
+    assert described["caption"] == caption.text
+    assert described["score"] == pytest.approx(caption.score, abs=1e-3)
+    for word, chance, weights in zip(described["words"], caption.probabilities, caption.maps, strict=False):
+        assert word["probability"] == pytest.approx(chance, abs=1e-3)
+        np.testing.assert_allclose(word["map"], weights, atol=1e-3)

@@ -17,7 +17,7 @@ from captioning import Captioner
 from captioning.cli import main
 from captioning.web.command import load
 from tests.web.conftest import Live
-from tests.web.test_server import SVG, large_png, zipped
+from tests.web.test_uploads import SVG, large_png, zipped
 
 
 def post(address: str, body: bytes) -> tuple[int, dict]:

@@ -1,11 +1,14 @@
 """The page in a real Chromium, talking to a real server."""
 
 import base64
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from captioning import Captioner
 from tests.web.conftest import Live
@@ -77,16 +80,24 @@ def test_a_picture_is_dropped_and_a_word_hovered(
 
 
 def test_the_caption_appears_word_by_word(page: Any, pictures: list[bytes]) -> None:
+    def clear() -> list[bool]:
+        opacity = "words => words.map((word) => getComputedStyle(word).opacity)"
+        return [float(one) == 1 for one in page.locator(".viewer-word").evaluate_all(opacity)]
+
     page.emulate_media(reduced_motion="no-preference")
+    page.clock.install(time=0)
+    page.clock.pause_at(1000)
     give(page, "scene.jpg", pictures[0])
-    page.wait_for_selector(".viewer-playing")
-    for number in (1, 2):
-        page.wait_for_selector(f".viewer-word:nth-child({number}).viewer-shown")
-        later = page.locator(f".viewer-word:nth-child({number + 1})")
-        assert float(later.evaluate("word => getComputedStyle(word).opacity")) < 0.5
-    page.click(".viewer-play")
+    page.wait_for_selector(".viewer-playing .viewer-word:nth-child(1).viewer-shown")
+    assert clear() == [number < 1 for number in range(len(clear()))]
+    first = page.evaluate(CANVAS)
+    page.clock.run_for(1000)
+    page.wait_for_selector(".viewer-playing .viewer-word:nth-child(2).viewer-shown")
+    assert clear() == [number < 2 for number in range(len(clear()))]
+    assert page.evaluate(CANVAS) != first
+    page.clock.run_for(20_000)
     page.wait_for_selector(".viewer:not(.viewer-playing)")
-    assert float(later.evaluate("word => getComputedStyle(word).opacity")) == 1
+    assert all(clear())
 
 
 @pytest.mark.parametrize("kind", ["paste", "choose", "sample"])
@@ -130,6 +141,22 @@ def test_options_are_switched(captioned: Any, captioners: dict[str, Captioner], 
     shows(hard.with_options(look="expect")(pictures[0]))
     page.hover(".viewer-word >> nth=0")
     assert page.evaluate(CANVAS) != at_one_place
+
+
+def test_what_is_shown_can_be_saved(captioned: Any, captioners: dict[str, Captioner], pictures: list[bytes]) -> None:
+    captioned.click("summary")
+    captioned.fill("[name=n_best]", "2")
+    captioned.wait_for_selector(".viewer-tab")
+    files = {}
+    for name in ("Save as a page", "Save as a PNG"):
+        with captioned.expect_download() as download:
+            captioned.get_by_role("button", name=name).click()
+        files[download.value.suggested_filename] = Path(download.value.path()).read_bytes()
+    assert list(files) == ["scene.html", "scene.png"]
+    caption = captioners["soft"].with_options(beam=2, n_best=2)(pictures[0])
+    assert f'"{caption.others[0].text}"' in files["scene.html"].decode()
+    with Image.open(io.BytesIO(files["scene.png"])) as sheet:
+        np.testing.assert_array_equal(np.asarray(sheet), np.asarray(caption.overlay()))
 
 
 def test_what_is_wrong_is_said_and_nothing_is_lost(captioned: Any, live: Live, pictures: list[bytes]) -> None:

@@ -1,66 +1,23 @@
 import dataclasses
 import json
-import os
 import re
-import struct
 import sys
-import zipfile
-import zlib
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from PIL import Image, ImageFile
+from PIL import Image
 
 from captioning import Captioner
 from captioning.search import Search
 from captioning.web.batching import Batcher
 from captioning.web.schema import Answer, Options
 from captioning.web.server import make_app
-from captioning.web.uploads import Limits, _InMemory
-from tests.web.conftest import LIMITS, encoded
+from tests.web.conftest import ADDRESS, LIMITS, assert_equal, encoded, form
 
 WEB = Path(sys.modules["captioning.web"].__path__[0])
-ADDRESS = "/v1/captions"
-SVG = b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><rect width="9" height="9"/></svg>'
-
-
-def form(*pictures: bytes | tuple[str, bytes]) -> list[tuple]:
-    named = [one if isinstance(one, tuple) else (f"{number}.jpg", one) for number, one in enumerate(pictures)]
-    return [("images", picture) for picture in named]
-
-
-def noise(width: int, height: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 255, (height, width, 3), dtype=np.uint8))
-
-
-def large_png() -> bytes:
-    """All of 20,000 × 20,000 pixels, in a few kilobytes."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", 20_000, 20_000, 1, 0, 0, 0, 0)
-    rows = zlib.compress(bytes(20_000 * 2501), 1)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-
-
-def zipped() -> bytes:
-    buffer = BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("photo.jpg", b"0" * 1000)
-    return buffer.getvalue()
-
-
-def assert_equal(described: dict, caption) -> None:
-    """What the server said is what the captioner says."""
-    assert described["caption"] == caption.text
-    assert described["score"] == pytest.approx(caption.score, abs=1e-3)
-    for word, chance, weights in zip(described["words"], caption.probabilities, caption.maps, strict=False):
-        assert word["probability"] == pytest.approx(chance, abs=1e-3)
-        np.testing.assert_allclose(word["map"], weights, atol=1e-3)
 
 
 def test_a_picture_as_the_body_or_in_a_form(
@@ -121,6 +78,36 @@ def test_options_are_those_of_the_captioner(
     Answer.model_validate(answer.json(), extra="forbid")
 
 
+def test_overlays_are_those_of_the_captioner(
+    client: TestClient, captioners: dict[str, Captioner], pictures: list[bytes]
+) -> None:
+    options = {"model": "hard", "beam": 3, "n_best": 2}
+    drawn = client.post(
+        "/v1/overlays", params={**options, "format": "png"}, files=form(("söme scene.jpg", pictures[0]))
+    )
+    assert drawn.headers["content-disposition"] == "attachment; filename*=utf-8''s%C3%B6me%20scene.png"
+    caption = captioners["hard"].with_options(beam=3, n_best=2)(pictures[0])
+    with Image.open(BytesIO(drawn.content)) as sheet:
+        assert sheet.format == "PNG"
+        np.testing.assert_array_equal(np.asarray(sheet), np.asarray(caption.overlay()))
+    page = client.post("/v1/overlays", params={**options, "format": "html"}, files=form(("<scene>.jpg", pictures[0])))
+    assert page.headers["content-type"].startswith("text/html")
+    assert "&lt;scene&gt;.jpg" in page.text
+    for one in (caption, *caption.others):
+        assert json.dumps(one.text) in page.text
+    assert "data:image/jpeg;base64," in page.text
+
+
+def test_an_overlay_is_of_one_picture(client: TestClient, pictures: list[bytes]) -> None:
+    answer = client.post("/v1/overlays", files=form(*pictures[:2]))
+    assert (answer.status_code, answer.json()["detail"][:11]) == (400, "2 pictures:")
+    assert client.post("/v1/overlays", params={"format": "gif"}, content=pictures[0]).status_code == 422
+    assert client.post("/v1/overlays", content=b"text").status_code == 400
+    strip = encoded(Image.new("RGB", (1, 200_000)))
+    with Image.open(BytesIO(client.post("/v1/overlays", params={"format": "png"}, content=strip).content)) as sheet:
+        assert sheet.height < 5000
+
+
 def test_maps_can_be_left_out(client: TestClient, pictures: list[bytes]) -> None:
     (described,) = client.post(ADDRESS, params={"maps": False}, content=pictures[0]).json()["captions"]
     assert described["words"]
@@ -160,114 +147,6 @@ def test_wrong_options_are_told_in_a_sentence(
     assert "\n" not in answer.json()["detail"]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("truncated.jpg", encoded(noise(200, 100), "JPEG")[:3000]),
-        ("truncated.png", encoded(noise(200, 100))[:3000]),
-        ("drawing.svg", SVG),
-        ("archive.zip", zipped()),
-        ("text.jpg", b"not a picture at all"),
-        ("nothing.jpg", b""),
-        ("page.gif", b"GIF89a<script>alert(1)</script>"),
-        ("document.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_what_is_no_picture_is_named(client: TestClient, pictures: list[bytes], name: str, content: bytes) -> None:
-    answer = client.post(ADDRESS, files=form(pictures[0], (name, content)))
-    assert answer.status_code == 400
-    assert re.fullmatch(
-        rf"{name}: cannot be read as a picture \(.+\); save it again as JPEG or PNG", answer.json()["detail"]
-    )
-    assert client.post(ADDRESS, content=content).status_code == 400
-    assert client.post(ADDRESS, content=pictures[0]).status_code == 200
-
-
-def test_too_many_pixels_are_not_even_decoded(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def decode(image: ImageFile.ImageFile) -> None:
-        raise AssertionError("decoded")
-
-    monkeypatch.setattr(ImageFile.ImageFile, "load", decode)
-    for picture in (large_png(), encoded(Image.new("RGB", (2000, 1001)), "JPEG")):
-        answer = client.post(ADDRESS, files=form(("large.png", picture)))
-        assert answer.status_code == 400
-        assert answer.json()["detail"].startswith("large.png: has more pixels than is safe to open")
-
-
-def test_all_kinds_of_pictures(client: TestClient, captioners: dict[str, Captioner]) -> None:
-    photo = noise(90, 60)
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    grey = Image.fromarray(np.random.default_rng(1).integers(0, 2**16, (60, 90), dtype=np.uint16))
-    for picture in (
-        encoded(photo.convert("P"), "GIF", save_all=True, append_images=[noise(90, 60).convert("P")] * 3),
-        encoded(photo.convert("CMYK"), "JPEG"),
-        encoded(grey, "PNG"),
-        encoded(photo, "JPEG", exif=turned),
-        encoded(photo.convert("RGBA"), "WEBP"),
-        encoded(photo, "TIFF"),
-        encoded(photo, "BMP"),
-        encoded(photo, "AVIF"),
-    ):
-        answer = client.post(ADDRESS, content=picture)
-        assert answer.status_code == 200, answer.text
-        assert_equal(answer.json()["captions"][0], captioners["soft"](picture))
-
-
-@pytest.mark.parametrize(
-    ("request_", "status", "said"),
-    [
-        ({}, 400, "no picture: send one as the body"),
-        (
-            {"data": {"beam": "3"}, "files": form(b"x")},
-            400,
-            "field 'beam': pictures are 'images', and options go into the",
-        ),
-        ({"files": [("images", (None, b"x"))]}, 400, "field 'images': must be a file"),
-        ({"files": form(*[b"x"] * 5)}, 400, "Too many files. Maximum number of files is 4"),
-        ({"content": b"x", "headers": {"content-type": "multipart/form-data"}}, 400, "Missing boundary"),
-        (
-            {"content": b"x", "headers": {"content-type": "multipart/form-data; boundary=y"}},
-            400,
-            "the form cannot be read",
-        ),
-        ({"content": b"--y--", "headers": {"content-type": "multipart/form-data; boundary=y"}}, 400, "no picture"),
-        ({"content": b"x" * 3_000_001}, 413, "more than 3 MB were sent"),
-        ({"content": iter([b"x" * 1_000_000] * 4)}, 413, "more than 3 MB were sent"),
-        ({"content": iter([b"x" * 1_000_000] * 40)}, 413, "more than 3 MB were sent"),
-        ({"files": form(b"x" * 3_000_000)}, 413, "more than 3 MB were sent"),
-        ({"content": b"x", "headers": {"content-length": str(10**12)}}, 413, "more than 3 MB were sent"),
-    ],
-    ids=lambda value: str(value)[:60],
-)
-def test_a_body_that_will_not_do(client: TestClient, request_: dict, status: int, said: str) -> None:
-    answer = client.post(ADDRESS, **request_)
-    assert answer.status_code == status
-    assert said in answer.json()["detail"]
-
-
-def test_a_body_that_does_not_come(captioners: dict[str, Captioner]) -> None:
-    import asyncio
-
-    async def never() -> dict:
-        await asyncio.sleep(60)
-        return {}
-
-    sent = []
-
-    async def keep(message: dict) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "http", "method": "POST", "path": ADDRESS, "query_string": b"", "headers": [(b"host", b"localhost")],
-        "http_version": "1.1", "scheme": "http",
-    }  # fmt: skip
-    asyncio.run(make_app(captioners, dataclasses.replace(LIMITS, seconds=0.1))(scope, never, keep))
-    assert sent[0]["status"] == 408
-    assert "0.1 seconds" in json.loads(sent[1]["body"])["detail"]
-
-
 def test_too_much_at_once_is_told_to_come_again(captioners: dict[str, Captioner], pictures: list[bytes]) -> None:
     with TestClient(make_app(captioners, batcher=Batcher(capacity=2)), base_url="http://localhost") as client:
         answer = client.post(ADDRESS, files=form(*pictures[:3]))
@@ -275,34 +154,6 @@ def test_too_much_at_once_is_told_to_come_again(captioners: dict[str, Captioner]
         assert int(answer.headers["retry-after"]) > 0
         assert "come again" in answer.json()["detail"]
         assert client.post(ADDRESS, files=form(*pictures[:2])).status_code == 200
-
-
-_written: list | None = None
-
-
-def _watch(event: str, arguments: tuple) -> None:
-    if _written is not None and event == "open":
-        path, _, flags = arguments
-        if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            _written.append(path)
-
-
-def test_nothing_is_written_to_disk(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    global _written
-    sys.addaudithook(_watch)
-    large = encoded(noise(1000, 900), "BMP")
-    assert 2_500_000 < len(large) < 3_000_000
-    client.post(ADDRESS, content=large)  # what is imported on the way has been
-    _written = []
-    try:
-        assert client.post(ADDRESS, files=form(large)).status_code == 200
-        assert client.post(ADDRESS, content=large).status_code == 200
-        assert _written == []
-        monkeypatch.setattr(_InMemory, "spool_max_size", 1_000_000)  # as it is in Starlette: this must be seen
-        assert client.post(ADDRESS, files=form(large)).status_code == 200
-        assert _written
-    finally:
-        _written = None
 
 
 def test_who_calls_it_by_another_name_is_not_answered(captioners: dict[str, Captioner]) -> None:
@@ -353,19 +204,16 @@ def test_models_and_health(client: TestClient, captioners: dict[str, Captioner])
 
 
 def test_the_api_knows_all_of_the_search_and_tells_of_it(client: TestClient) -> None:
-    names = {field.name for field in dataclasses.fields(Search)} | {"model", "n_best", "look", "seed", "maps"}
+    names = {field.name for field in dataclasses.fields(Search)} | {"model", "n_best", "look", "seed"}
     assert set(Options.model_fields) == names
     described = client.get("/openapi.json").json()
-    operation = described["paths"][ADDRESS]["post"]
-    assert {parameter["name"] for parameter in operation["parameters"]} == names
-    assert all(parameter["description"] for parameter in operation["parameters"])
-    assert "images" in operation["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
-    assert operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/Answer")
-    for status in ("400", "408", "413", "422", "503"):
-        assert operation["responses"][status]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
-
-
-def test_limits_that_make_no_sense_are_refused() -> None:
-    for wrong in ({"megabytes": 0}, {"megapixels": -1}, {"megabytes": float("nan")}, {"megapixels": float("inf")}):
-        with pytest.raises(Exception, match=r"max-mega\w+ .*: take more than 0"):
-            Limits(**wrong)
+    for address, own in ((ADDRESS, "maps"), ("/v1/overlays", "format")):
+        operation = described["paths"][address]["post"]
+        assert {parameter["name"] for parameter in operation["parameters"]} == {*names, own}
+        assert all(parameter["description"] for parameter in operation["parameters"])
+        assert "images" in operation["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
+        for status in ("400", "408", "413", "422", "503"):
+            assert operation["responses"][status]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
+    answer = described["paths"][ADDRESS]["post"]["responses"]["200"]["content"]["application/json"]
+    assert answer["schema"]["$ref"].endswith("/Answer")
+    assert {"image/png", "text/html"} <= set(operation["responses"]["200"]["content"])
