@@ -1,4 +1,4 @@
-/* The page: a photo is chosen, dropped, pasted or a sample; the server captions it, and the viewer shows what came back. */
+/* The page of 'captioning serve': a photo is chosen, dropped, pasted or a sample; the server captions it, and the viewer shows what came back. */
 "use strict";
 
 const part = (id) => document.getElementById(id);
@@ -41,6 +41,7 @@ function complain(error) {
   if (!(error instanceof Refused)) throw error;
   tell("");
   part("problem").textContent = error.message;
+  part("problem").scrollIntoView({ block: "nearest" });
 }
 
 /* The form, as the address takes it: only what means something for the chosen way. */
@@ -119,6 +120,8 @@ function show(best) {
   part("viewer").hidden = part("save").hidden = false;
   document.querySelector("main").classList.remove("empty");
   viewer.show({ photo: shown.url, captions: [best, ...best.others] });
+  part("viewer").querySelector("img").addEventListener("error", () =>
+    complain(new Refused(`${shown.name}: this browser cannot show such a picture; saved as a page or a PNG it is seen`)));
   tell(`${best.caption}, ${Math.round(100 * best.score)} % sure`, { spoken: true });
   if (!matchMedia("(prefers-reduced-motion: reduce)").matches) viewer.play();
   part("result").scrollIntoView({ block: "nearest" });

@@ -208,7 +208,7 @@ def _add_files(app: FastAPI) -> None:
     def sample(name: str) -> FileResponse:
         if name not in samples:
             raise HTTPException(404, f"no sample '{name[:80]}'")
-        return FileResponse(samples[name])
+        return FileResponse(samples[name], headers={"Cache-Control": "max-age=86400"})
 
 
 def _find_samples() -> dict[str, Path]:

@@ -46,7 +46,9 @@ class Live(NamedTuple):
 @pytest.fixture(scope="module")
 def live(captioners: dict[str, Captioner]) -> Iterator[Live]:
     batcher = Batcher(most_pixels=LIMITS.pixels)
-    server = uvicorn.Server(uvicorn.Config(make_app(captioners, LIMITS, batcher), log_level="warning"))
+    server = uvicorn.Server(
+        uvicorn.Config(make_app(captioners, LIMITS, batcher), log_level="warning", timeout_graceful_shutdown=10)
+    )
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from captioning import Captioner
-from tests.web.conftest import Live
+from tests.web.conftest import Live, encoded
 
 api = pytest.importorskip("playwright.sync_api", reason="needs a browser's driver: pip install playwright")
 api.expect.set_options(timeout=60_000)
@@ -141,6 +141,13 @@ def test_options_are_switched(captioned: Any, captioners: dict[str, Captioner], 
     shows(hard.with_options(look="expect")(pictures[0]))
     page.hover(".viewer-word >> nth=0")
     assert page.evaluate(CANVAS) != at_one_place
+
+
+def test_a_picture_that_the_browser_cannot_show(page: Any, drawn: Path) -> None:
+    with Image.open(sorted((drawn / "images").iterdir())[0]) as image:
+        give(page, "scan.tiff", encoded(image, "TIFF"))
+    page.wait_for_selector(".viewer-word")
+    page.get_by_role("alert").filter(has_text="scan.tiff: this browser cannot show such a picture").wait_for()
 
 
 def test_what_is_shown_can_be_saved(captioned: Any, captioners: dict[str, Captioner], pictures: list[bytes]) -> None:
