@@ -14,6 +14,7 @@ import captioning.web
 
 FILES = Path(captioning.web.__file__).parent
 SOFT = [[0.7, 0.1], [0.1, 0.1]], [[0.1, 0.1], [0.1, 0.7]], [[0.25, 0.25], [0.25, 0.25]]
+IMAGE = "document.querySelector('canvas').toDataURL()"
 HARD = [[1, 0], [0, 0]], [[0, 0], [0, 1]], [[0, 1], [0, 0]]
 
 
@@ -39,14 +40,14 @@ def open_viewer(page: Any, folder: Path, *captions: dict[str, Any], width: int =
         f"<script>const viewer = new Viewer(document.querySelector('main')); viewer.show({content});</script>"
     )
     page.context.set_offline(True)
+    page.emulate_media(reduced_motion="reduce")  # what is drawn is there at once
     page.set_viewport_size({"width": width, "height": 800})
     page.goto((folder / "page.html").as_uri())
     page.wait_for_function("document.querySelector('canvas').width > 0 && document.querySelector('img').complete")
 
 
 def opacity(page: Any) -> np.ndarray:
-    """(height, width) of what the canvas holds, from 0 for nothing to 1, once it has come to rest."""
-    page.wait_for_timeout(250)
+    """(height, width) of what the canvas holds, from 0 for nothing to 1."""
     encoded = page.eval_on_selector("canvas", "canvas => canvas.toDataURL()").partition(",")[2]
     with Image.open(io.BytesIO(base64.b64decode(encoded))) as image:
         return np.asarray(image.convert("RGBA"))[..., 3] / 255
@@ -110,7 +111,8 @@ def test_other_captions_can_be_chosen(browser_page: Any, tmp_path: Path) -> None
 
 def test_playing_shows_every_word_once(browser_page: Any, tmp_path: Path) -> None:
     open_viewer(browser_page, tmp_path, described("a red dog"))
-    browser_page.clock.install()
+    browser_page.clock.install(time=0)
+    browser_page.clock.pause_at(1000)  # from here on time goes by only as told
     browser_page.get_by_role("button", name="Play").click()
     seen = []
     for _ in range(3):
@@ -199,14 +201,20 @@ def test_a_narrow_page_cuts_nothing(browser_page: Any, tmp_path: Path) -> None:
     assert browser_page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
-def test_stillness_is_kept(browser_page: Any, tmp_path: Path) -> None:
-    browser_page.emulate_media(reduced_motion="reduce")
+def test_maps_glide_unless_stillness_is_wanted(browser_page: Any, tmp_path: Path) -> None:
     open_viewer(browser_page, tmp_path, described("a red dog"))
-    browser_page.evaluate("viewer.focus(0)")
-    image = "document.querySelector('canvas').toDataURL()"
-    at_once = browser_page.evaluate(f"viewer.focus(1); {image}")
-    browser_page.wait_for_timeout(250)
-    assert browser_page.evaluate(image) == at_once
+    at_once = [browser_page.evaluate(f"viewer.focus({word}); {IMAGE}") for word in (0, 1)]
+    assert at_once[0] != at_once[1]
+    browser_page.emulate_media(reduced_motion="no-preference")
+    browser_page.clock.install(time=0)
+    browser_page.clock.pause_at(1000)
+    browser_page.evaluate("viewer.focus(null); viewer.focus(0)")
+    glide = [browser_page.evaluate(f"viewer.focus(1); {IMAGE}")]
+    for milliseconds in (90, 200):
+        browser_page.clock.run_for(milliseconds)
+        glide.append(browser_page.evaluate(IMAGE))
+    assert [glide[0], glide[2]] == at_once, "from the one map to the other"
+    assert glide[1] not in at_once
 
 
 def test_colours_can_be_given(browser_page: Any, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ const Viewer = (() => {
         type: "button", class: "viewer-word", title: `${percent(probability)} sure`,
         "aria-label": `${word}, ${percent(probability)} sure`,
       }, word);
-      button.style.setProperty("--sure", probability); // an attribute would be refused where inline styles are
+      button.style.setProperty("--sure", probability); // an attribute would need a page that allows inline styles
       button.tabIndex = index === 0 ? 0 : -1; // one stop for Tab; the arrow keys walk from there
       button.addEventListener("pointerenter", (event) => {
         if (event.pointerType === "touch") return; // a tap follows
