@@ -2,10 +2,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test test-slow bench-estimators bench-speed bench-search bench-maps bench-overlay coco-scores lint format constraints clean help
+.PHONY: demo serve test test-slow bench-estimators bench-speed bench-search bench-maps bench-overlay bench-serve coco-scores lint format constraints clean help
 
 help:
 	@echo "make demo         caption photos, train on drawn scenes, caption new ones, leave overlays in demo/"
+	@echo "make serve        a page in the browser that captions the photos you drop on it"
 	@echo "make test         format, lint, types and tests"
 	@echo "make test-slow    the checks that train for minutes"
 	@echo "make bench-estimators  bias and variance of hard attention's estimators, and their plot in docs/"
@@ -13,6 +14,7 @@ help:
 	@echo "make bench-search  batched beam search against one picture at a time, and CIDEr-D as a reward"
 	@echo "make bench-maps   whether maps are honest: MODEL=flickr8k-soft DATA=flickr8k, or what you have"
 	@echo "make bench-overlay  seconds, memory and sizes of the overlays of a 12-megapixel photo"
+	@echo "make bench-serve  requests to the server from many clients at once against one at a time"
 	@echo "make coco-scores  remake the figures of COCO's evaluation that the tests compare with"
 	@echo "make format       let ruff format and mend the code"
 	@echo "make constraints  pin the newest versions that the tests will run with"
@@ -36,6 +38,9 @@ demo: .venv/installed
 		--model demo/training/run/checkpoints/best.safetensors
 	@echo "Look at the pictures in demo/photos/ and demo/scenes/: each shows, word by word, where the model looked."
 
+serve: .venv/installed
+	$(BIN)/captioning serve
+
 test: .venv/installed lint
 	$(BIN)/python -m pytest -m "not slow"
 
@@ -58,6 +63,9 @@ bench-maps: .venv/installed
 
 bench-overlay: .venv/installed
 	$(BIN)/python -m benchmarks.overlay
+
+bench-serve: .venv/installed
+	$(BIN)/python -m benchmarks.serve
 
 coco-scores: .venv/installed
 	$(BIN)/python -m benchmarks.coco

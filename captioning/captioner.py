@@ -1,13 +1,14 @@
 """The Python API: a picture in, a sentence and a map per word out. One file holds all that it takes."""
 
+import copy
 import dataclasses
 import functools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -103,6 +104,14 @@ class Caption:
         return Painter(self.maps, self.window, self.field, colours, opacity)
 
 
+class Prepared(NamedTuple):
+    """A picture that has been opened and made ready for the CNN."""
+
+    picture: Picture
+    pixels: Tensor  # (3, size, size)
+    window: Box
+
+
 def describe_model(
     encoder: Encoder, decoder: Decoder, vocabulary: Vocabulary, search: Search, look: LookName | None
 ) -> dict[str, Any]:
@@ -162,13 +171,36 @@ class Captioner:
     ) -> None:
         self.encoder = encoder.eval()
         self._see = encoder.for_inference()
+        self._field = functools.cache(functools.partial(receptive_field, self._see))
         self.decoder = decoder.eval()
         self.vocabulary = vocabulary
-        self.search = Search(**search)
-        check_look(look, decoder.hard)
+        self._settle(look, seed, n_best, Search(**search))
+
+    def _settle(self, look: LookName | None, seed: int, n_best: int, search: Search) -> None:
+        check_look(look, self.decoder.hard)
+        search.check_count(n_best)
         self.look = look
         self.n_best = n_best
-        self.generator = torch.Generator(next(decoder.parameters()).device).manual_seed(seed)
+        self.search = search
+        self.generator = torch.Generator(next(self.decoder.parameters()).device).manual_seed(seed)
+
+    def with_options(self, seed: int = 0, **options: Any) -> "Captioner":
+        """The same model, not a copy of it, to caption in another way.
+
+        Args:
+            seed: of all chance, which begins anew.
+            **options: by the names that the class takes; what is left out or None stays as it is.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        other = copy.copy(self)
+        look, n_best = given.pop("look", self.look), given.pop("n_best", self.n_best)
+        other._settle(look, seed, n_best, dataclasses.replace(self.search, **given))
+        return other
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether captions depend on the seed, and on what else is captioned in the same batch."""
+        return self.search.sample or self.look == "sample"
 
     @classmethod
     def load(cls, model: str | Path = models.SHIPPED[0], device: str | None = None, **search: Any) -> "Captioner":
@@ -254,51 +286,49 @@ class Captioner:
         """Captions in the order of the pictures; in place of one that cannot be read, the reason why."""
         waiting = iter(pictures)
         while batch := list(islice(waiting, batch_size)):
-            opened = [self._open(picture) for picture in batch]
-            readable = [one for one in opened if not isinstance(one, CaptioningError)]
-            captions = iter(self._caption(readable) if readable else [])
-            for picture, one in zip(batch, opened, strict=True):
-                if isinstance(one, CaptioningError):
-                    yield one
-                else:
-                    caption = next(captions)
-                    others = tuple(dataclasses.replace(other, picture=picture) for other in caption.others)
-                    yield dataclasses.replace(caption, picture=picture, others=others)
+            opened = [self._prepared_or_error(picture) for picture in batch]
+            captions = iter(self.caption([one for one in opened if isinstance(one, Prepared)]))
+            for one in opened:
+                yield next(captions) if isinstance(one, Prepared) else one
 
-    def _open(self, picture: Picture) -> Image.Image | CaptioningError:
+    def _prepared_or_error(self, picture: Picture) -> Prepared | CaptioningError:
         try:
-            return open_image(picture, self.encoder.transform.size)
+            return self.prepare(picture)
         except CaptioningError as error:
             return error
 
-    def _caption(self, images: list[Image.Image]) -> list[Caption]:
+    def prepare(self, picture: Picture, most_pixels: float = math.inf) -> Prepared:
+        """Open a picture for :meth:`caption`; any thread may. One of more pixels is refused, undecoded."""
         transform = self.encoder.transform
-        pixels = torch.stack([transform(image) for image in images])
+        image = open_image(picture, transform.size, most_pixels)
+        return Prepared(picture, transform(image), transform.window(*image.size))
+
+    def caption(self, pictures: Sequence[Prepared]) -> list[Caption]:
+        """Caption one batch; only one thread at a time may."""
+        if not pictures:
+            return []
+        pixels = torch.stack([picture.pixels for picture in pictures])
         with torch.inference_mode():
             annotations = self._see(pixels.to(next(self.decoder.parameters()).device))
         look = way_to_look(self.look, self.generator)
         found = self.search(self.decoder, annotations, self.generator, self.n_best, look)
         captions = []
-        for image, of_image in zip(images, found, strict=True):
-            first, *others = (self._put(one, image) for one in of_image)
+        for picture, of_picture in zip(pictures, found, strict=True):
+            first, *others = (self._put(one, picture) for one in of_picture)
             captions.append(dataclasses.replace(first, others=tuple(others)))
         return captions
 
-    @functools.cached_property
-    def _field(self) -> tuple[float, float]:
-        return receptive_field(self._see)
-
-    def _put(self, found: Found, image: Image.Image) -> Caption:
-        window = self.encoder.transform.window(*image.size)
+    def _put(self, found: Found, prepared: Prepared) -> Caption:
+        window = prepared.window
         field = None
         if self.decoder.hard and self.look != "expect":  # finding the field takes a pass through the CNN and back
-            across, down = self._field
+            across, down = self._field()
             field = (across * (window.right - window.left), down * (window.bottom - window.top))
         return Caption(
             words=self.vocabulary.decode(found.words),
             probabilities=[math.exp(chance) for chance in found.log_probabilities],
             maps=found.weights.unflatten(1, self.encoder.grid).numpy(),
-            picture=image,
+            picture=prepared.picture,
             window=window,
             field=field,
         )

@@ -94,6 +94,26 @@ def _parser() -> argparse.ArgumentParser:
     caption.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures at a time (default 32)")
     caption.set_defaults(run=_caption)
 
+    serve = commands.add_parser(
+        "serve",
+        help="a page in the browser, and a REST API (with the extra 'web')",
+        description="Serve a page that captions photos dropped on it, and a REST API beside it. Nothing goes to disk.",
+    )
+    serve.add_argument(
+        "--host", default="127.0.0.1", help="address to serve on (default %(default)s, this machine only)"
+    )
+    serve.add_argument("--port", type=int, default=8000, help="0 for any that is free (default %(default)s)")
+    serve.add_argument(
+        "--model",
+        nargs="+",
+        default=models.SHIPPED,
+        metavar="MODEL",
+        help=f".safetensors files of training runs (default {' '.join(models.SHIPPED)}, what comes along)",
+    )
+    serve.add_argument("--max-megabytes", type=float, default=20, metavar="N", help="of a request (default 20)")
+    serve.add_argument("--max-megapixels", type=float, default=50, metavar="N", help="of a picture (default 50)")
+    serve.set_defaults(run=_serve)
+
     slim = commands.add_parser(
         "slim",
         help="write a small copy of a model file, to hand on",
@@ -189,6 +209,15 @@ def _slim(options: argparse.Namespace) -> None:
 
     Captioner.load(options.model, device="cpu").save(options.target, slim=True)
     print(f"{options.target}: {options.target.stat().st_size / 1e6:.1f} MB")
+
+
+def _serve(options: argparse.Namespace) -> None:
+    try:
+        from captioning.web.command import serve
+        from captioning.web.uploads import Limits
+    except ModuleNotFoundError as error:
+        raise CaptioningError(f"'serve' needs {error.name}, among others: pip install 'captioning[web]'") from None
+    serve(options.model, options.host, options.port, Limits(options.max_megabytes, options.max_megapixels))
 
 
 def _shapes(options: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ from captioning.images import open_image
 
 FORMATS = ("html", "png", "gif", "words", "npz")  # the first of those written is what a picture of the gallery leads to
 
-_PAGE_SIDE = 1200  # of the photo in a page, the longest, in pixels
+PAGE_SIDE = 1200  # of the photo in a page, the longest, in pixels
 _THUMBNAIL_SIDE = 280
 _THUMBNAILS = "thumbnails"
 _GALLERY = "index"
@@ -98,18 +98,15 @@ class Export:
         """Of the photo's shortest side; None for all of its pixels."""
         if "words" in self._formats:
             return None
-        sides = {"html": _PAGE_SIDE, "png": self._panel_width, "gif": overlay.ANIMATION_SIDE}
+        sides = {"html": PAGE_SIDE, "png": self._panel_width, "gif": overlay.ANIMATION_SIDE}
         return max(_THUMBNAIL_SIDE, *(sides.get(name, 0) for name in self._formats))
 
     def _write_page(self, job: _Job) -> Path:
-        jpeg = _encoded(_shrunk(job.photo, _PAGE_SIDE), "JPEG", quality=85)
-        described = job.caption.describe()
-        page = pages.picture_page(job.title, jpeg, [described, *described.pop("others")], self._table)
-        return _write(self.folder / f"{job.name}.html", page.encode())
+        return _write(self.folder / f"{job.name}.html", page(job.title, job.photo, job.caption, self._table))
 
     def _write_panels(self, job: _Job) -> Path:
         sheet = overlay.panels(job.photo, job.caption.words, job.painter, self._panel_width)
-        return _write(self.folder / f"{job.name}.png", _encoded_png(sheet))
+        return _write(self.folder / f"{job.name}.png", encoded_png(sheet))
 
     def _write_animation(self, job: _Job) -> Path:
         frames = overlay.animation(job.photo, job.caption.words, job.painter)
@@ -123,7 +120,7 @@ class Export:
         _make_folder(self.folder / job.name)
         pictures = overlay.labelled(job.photo, job.caption.words, job.painter)
         for file, picture in zip(_word_files(job), pictures, strict=True):
-            _write(self.folder / file, _encoded_png(picture))
+            _write(self.folder / file, encoded_png(picture))
         return self.folder / job.name
 
     def _write_numbers(self, job: _Job) -> Path:
@@ -144,6 +141,13 @@ class Export:
         links = {name: f"{job.name}.{name}" for name in self._formats if name != "words"}
         files = _word_files(job) if "words" in self._formats else [None] * len(job.caption.words)
         return pages.card(job.title, zip(job.caption.words, files, strict=True), path, thumbnail.size, links)
+
+
+def page(title: str, photo: Image.Image, caption: Caption, colours: Sequence[Sequence[float]]) -> bytes:
+    """A picture's page, where :data:`PAGE_SIDE` of the photo is enough; colours are of ``overlay.colour_table``."""
+    jpeg = _encoded(_shrunk(photo, PAGE_SIDE), "JPEG", quality=85)
+    described = caption.describe()
+    return pages.picture_page(title, jpeg, [described, *described.pop("others")], colours).encode()
 
 
 def _names(pictures: Sequence[Path]) -> dict[Path, str]:
@@ -177,7 +181,7 @@ def _encoded(image: Image.Image, file_format: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _encoded_png(image: Image.Image) -> bytes:
+def encoded_png(image: Image.Image) -> bytes:
     # Of photos zlib's usual search makes a file no smaller, and takes five times as long: seconds for 12 megapixels.
     return _encoded(image, "PNG", compress_type=zlib.Z_RLE)
 

@@ -16,7 +16,9 @@ from captioning.errors import CaptioningError
 Picture = str | Path | bytes | Image.Image
 Fit = Literal["stretch", "crop", "pad"]
 
-IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"))
+IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"))
+# Told by content, not by name. Pillow knows more, some of it through programs of its own (EPS) and little tested.
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
 
 
 def find_pictures(names: Sequence[str]) -> tuple[list[Path], list[CaptioningError]]:
@@ -49,19 +51,22 @@ def _expand(name: str) -> Iterator[Path]:
         yield path  # if it is missing, opening it says so
 
 
-def open_image(picture: Picture, smallest_side: int | None = None) -> Image.Image:
+def open_image(picture: Picture, smallest_side: int | None = None, most_pixels: float = float("inf")) -> Image.Image:
     """Open a file, bytes or a PIL image as upright RGB.
 
     Args:
         picture: a path, the bytes of an image file, or an image already open (which is left as it is).
         smallest_side: let the JPEG decoder shrink the picture while it reads, as far as this side allows. Decoding a
             12-megapixel photo for a 256-pixel CNN is eight times faster so.
+        most_pixels: refuse a file of more, before any of them is decoded.
     """
     name = "the picture" if isinstance(picture, bytes | Image.Image) else str(picture)
     try:
         if isinstance(picture, Image.Image):
             return _rgb(ImageOps.exif_transpose(picture))
-        with Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture) as image:
+        with Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture, formats=_FORMATS) as image:
+            if image.width * image.height > most_pixels:
+                raise Image.DecompressionBombError
             if smallest_side is not None:
                 image.draft("RGB", (smallest_side, smallest_side))
             return _rgb(ImageOps.exif_transpose(image))
@@ -69,9 +74,9 @@ def open_image(picture: Picture, smallest_side: int | None = None) -> Image.Imag
         raise CaptioningError(f"{name}: no such file; check the path") from None
     except IsADirectoryError:
         raise CaptioningError(f"{name}: is a folder, not a picture") from None
-    except Image.DecompressionBombError:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise CaptioningError(f"{name}: has more pixels than is safe to open; scale it down first") from None
-    except (OSError, ValueError, SyntaxError, EOFError) as error:  # Pillow's decoders raise any of these
+    except Exception as error:  # of a file that is damaged or hostile, Pillow's decoders raise nearly any kind
         reason = "not a picture" if isinstance(error, Image.UnidentifiedImageError) else str(error)
         raise CaptioningError(f"{name}: cannot be read as a picture ({reason}); save it again as JPEG or PNG") from None
 

@@ -24,6 +24,7 @@ PANEL_WIDTH = 200
 ANIMATION_SIDE = 480  # the longest of its photo
 
 _GAP = 12
+_TALLEST = 8  # times its width a panel may be; a strip of a photo would take gigabytes, and is squeezed
 _FONT_SIZE = 18
 _LINE_HEIGHT = 30
 _INK, _PAPER, _MARKED = (20, 20, 20), (255, 255, 255), (255, 213, 74)
@@ -146,7 +147,8 @@ def panels(
         columns: panels in a row.
     """
     check_panel_width(panel_width)
-    small = photo.resize((panel_width, max(1, round(panel_width * photo.height / photo.width))))
+    height = min(round(panel_width * photo.height / photo.width), _TALLEST * panel_width)
+    small = photo.resize((panel_width, max(1, height)))
     pictures = [small, *(painter(small, word) for word in range(len(words)))]
     columns = min(columns, len(pictures))
     rows = -(-len(pictures) // columns)

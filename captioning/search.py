@@ -76,6 +76,12 @@ class Search:
             if getattr(self, name) < 0:
                 raise CaptioningError(f"{name} {getattr(self, name)}: must not be negative")
 
+    def check_count(self, n_best: int) -> None:
+        """Refuse to look for more captions of a picture than can be found."""
+        most = n_best if self.sample else self.beam
+        if not 1 <= n_best <= most:
+            raise CaptioningError(f"n_best {n_best}: take 1 to {most}, the size of the beam")
+
     def __call__(
         self,
         decoder: Decoder,
@@ -93,9 +99,7 @@ class Search:
             n_best: how many captions of each picture; of a beam at most its size, and fewer if its groups agree.
             choose: how hard attention looks.
         """
-        most = n_best if self.sample else self.beam
-        if not 1 <= n_best <= most:
-            raise CaptioningError(f"n_best {n_best}: take 1 to {most}, the size of the beam")
+        self.check_count(n_best)
         if self.sample:
             return sample(self, decoder, annotations, generator, n_best, choose)
         return beam(self, decoder, annotations, n_best, choose)

@@ -4,6 +4,9 @@ import importlib
 import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,6 +83,34 @@ def test_commands_and_python(
     words, rows, columns = re.search(r"\((\d+), (\d+), (\d+)\)", capsys.readouterr().out).groups()
     assert (int(rows), int(columns)) == (8, 8)
     assert int(words) > 0
+
+
+def test_the_server_and_what_it_is_asked(tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl, which the README asks the server with")
+    (tmp_path / "photo.jpg").symlink_to(Path(skimage.data_dir) / "rocket.jpg")
+    (block,) = blocks("bash")
+    serve, *requests = block.splitlines()
+    command = [sys.executable, "-m", *shlex.split(serve), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = re.search(r"http://[\d.:]+", server.stdout.readline())[0]
+            answers = [
+                subprocess.run(
+                    shlex.split(request.replace("http://127.0.0.1:8000", address)),
+                    cwd=tmp_path,
+                    capture_output=True,
+                    check=True,
+                ).stdout
+                for request in requests
+            ]
+        finally:
+            server.terminate()
+    beam, sampled = (json.loads(answer)["captions"][0] for answer in answers[:2])
+    assert len(beam["others"]) == 2
+    assert beam["words"][0]["map"]
+    assert "map" not in sampled["words"][0]
+    assert "<html" in (tmp_path / "photo.html").read_text()
 
 
 def test_every_setting_that_is_named_exists() -> None:

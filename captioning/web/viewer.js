@@ -159,6 +159,7 @@ const Viewer = (() => {
       if (this.#word === this.#words.length - 1) this.focus(null);
       this.#timer = setInterval(next, PAUSE);
       this.#parts.play.textContent = "Pause";
+      this.#root.classList.add("viewer-playing");
       this.#parts.status.setAttribute("aria-live", "off"); // a word each second is more than can be read out
       next();
     }
@@ -168,6 +169,7 @@ const Viewer = (() => {
       this.#timer = 0;
       if (!this.#parts.play) return;
       this.#parts.play.textContent = "Play";
+      this.#root.classList.remove("viewer-playing");
       this.#parts.status.setAttribute("aria-live", "polite");
     }
 
