@@ -274,6 +274,7 @@ def _narrow(scores: Tensor, top_k: int, nucleus: float) -> Tensor:
     if nucleus < 1:
         ordered, order = scores.softmax(-1).sort(dim=-1, descending=True)
         beyond = ordered.cumsum(-1) - ordered >= nucleus  # the words before have that share already
+        beyond[..., 0] = False  # a share may be so small that it is none in single precision
         scores = scores.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), -torch.inf)
     return scores
 

@@ -93,6 +93,25 @@ def test_a_hard_model_looks_at_one_place_and_a_model_file_keeps_how(
     assert len(np.unique(maps["expect"])) > 100
 
 
+def test_the_same_model_captions_in_another_way(hard_captioner: Captioner, photo: Path, tmp_path: Path) -> None:
+    hard_captioner.save(tmp_path / "hard.safetensors")
+    before = hard_captioner(photo)
+    options = {"beam": 4, "n_best": 3, "look": "expect", "no_repeat": None}
+    other = hard_captioner.with_options(**options)
+    assert other.decoder is hard_captioner.decoder
+    assert other.encoder is hard_captioner.encoder
+    expected = Captioner.load(tmp_path / "hard.safetensors", **options)(photo)
+    caption = other(photo)
+    assert [one.text for one in (caption, *caption.others)] == [one.text for one in (expected, *expected.others)]
+    np.testing.assert_allclose(caption.maps, expected.maps, atol=1e-6)
+    assert hard_captioner(photo).text == before.text, "the first is left as it was"
+    with pytest.raises(CaptioningError, match="n_best 5: take 1 to 4"):
+        other.with_options(n_best=5)
+    assert [one.by_chance for one in (other, other.with_options(sample=True), other.with_options(look="sample"))] == [
+        *(False, True, True)
+    ]
+
+
 def test_sampled_looks_follow_the_seed(hard_captioner: Captioner, drawn: Path, tmp_path: Path) -> None:
     path = tmp_path / "hard.safetensors"
     hard_captioner.save(path)

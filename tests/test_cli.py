@@ -266,6 +266,6 @@ def test_help_is_quick_and_names_every_command() -> None:
             [sys.executable, "-m", "captioning", "--help"], capture_output=True, text=True, check=True
         )
         durations.append(time.perf_counter() - begin)
-    for command in ("caption", "shapes", "fit", "validate", "test", "predict"):
+    for command in ("caption", "serve", "shapes", "fit", "validate", "test", "predict"):
         assert command in result.stdout
     assert min(durations) < 1

@@ -1,10 +1,11 @@
 import io
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 
 from captioning.errors import CaptioningError
 from captioning.images import Box, Transform, open_image
@@ -73,6 +74,37 @@ def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     with pytest.raises(CaptioningError, match="more pixels than is safe"):
         open_image(buffer.getvalue())
+
+
+def test_more_pixels_than_wanted_are_not_decoded(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_image(photo, most_pixels=120 * 80).size == (120, 80)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", None)
+    with pytest.raises(CaptioningError, match=r"photo\.jpg: has more pixels than is safe"):
+        open_image(photo, most_pixels=120 * 80 - 1)
+
+
+def test_what_another_program_would_draw_is_no_picture() -> None:
+    with pytest.raises(CaptioningError, match="not a picture"):
+        open_image(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
+
+
+def test_a_damaged_file_is_an_error_like_any_other() -> None:
+    """Byte by byte: decoders raise many kinds of exceptions, and all come out as one."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    chance = random.Random(0)
+    for file_format in ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "AVIF"):
+        buffer = io.BytesIO()
+        Image.linear_gradient("L").resize((40, 30)).convert("RGB").save(buffer, file_format, exif=exif)
+        for _ in range(60):
+            data = bytearray(buffer.getvalue())
+            for _ in range(chance.choice((1, 5, 20))):
+                data[chance.randrange(min(len(data), chance.choice((64, 400))))] = chance.randrange(256)
+            try:
+                opened = open_image(bytes(data), 32, most_pixels=10_000)
+            except CaptioningError:
+                continue
+            assert opened.mode == "RGB"
 
 
 @pytest.mark.parametrize("fit", ["stretch", "crop", "pad"])
