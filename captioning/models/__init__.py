@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-SHIPPED = ("flickr8k-soft",)  # the first is what captions if nobody says otherwise
+SHIPPED = ("flickr8k-soft", "flickr8k-hard")  # the first is what captions if nobody says otherwise
 
 
 def locate(model: str | Path) -> Path:
