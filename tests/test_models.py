@@ -41,7 +41,7 @@ def test_the_soft_one_is_the_default(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_what_cannot_be_known_scores_low(shipped: Captioner) -> None:
-    """Noise and plain colours get a caption too, whose score is below that of a photo of what it knows, a man outdoors."""
+    """Noise and plain colours get a caption too, whose score is below that of a man outdoors, whom it knows."""
     noise = np.random.default_rng(0).integers(0, 256, (3, 300, 400, 3), dtype=np.uint8)
     unknown = [*map(Image.fromarray, noise), *(Image.new("RGB", (400, 300), colour) for colour in ("black", "white"))]
     captions = shipped(unknown)
