@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from captioning.captioner import Captioner
 from captioning.cli import main
@@ -47,5 +48,5 @@ def test_a_recipe_for_photos_runs(name: str, drawn: Path, tmp_path: Path, monkey
     assert len(list((tmp_path / "data" / "features").glob("*/annotations.npy"))) == 1
     model = tmp_path / "runs" / name / "version_0" / "checkpoints" / "best.safetensors"
     captioner = Captioner.load(model)
-    assert captioner.search.beam == (3 if name.startswith("paper") else 5)
+    assert captioner.search.beam == yaml.safe_load(text)["model"]["search"]["beam"]
     assert captioner(next((drawn / "images").iterdir())).words
