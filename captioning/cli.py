@@ -72,12 +72,15 @@ def _parser() -> argparse.ArgumentParser:
         "--model",
         default=models.SHIPPED[0],
         metavar="MODEL",
-        help="the .safetensors file of a training run (default %(default)s, which comes along)",
+        help=f"{' or '.join(models.SHIPPED)}, which come along, or the .safetensors file of a training run "
+        "(default %(default)s)",
     )
     caption.add_argument("--json", action="store_true", help="print one JSON object per picture instead of text")
     caption.add_argument("--overlay", type=Path, metavar="DIR", help="write for each picture where the model looked")
     _add_overlay(caption)
-    caption.add_argument("--n-best", type=int, default=1, metavar="N", help="captions of each picture (default 1)")
+    caption.add_argument(
+        "--n-best", type=int, default=1, metavar="N", help="captions of each picture, up to --beam (default 1)"
+    )
     _add_search(caption)
     caption.add_argument(
         "--look",

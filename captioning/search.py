@@ -80,7 +80,7 @@ class Search:
         """Refuse to look for more captions of a picture than can be found."""
         most = n_best if self.sample else self.beam
         if not 1 <= n_best <= most:
-            raise CaptioningError(f"n_best {n_best}: take 1 to {most}, the size of the beam")
+            raise CaptioningError(f"n_best {n_best}: take 1 to {most}, the size of the beam, or a larger beam")
 
     def __call__(
         self,

@@ -94,7 +94,7 @@ def test_several_captions_of_a_picture(model: str, photo: Path, capsys: pytest.C
     _, out, _ = run(capsys, *arguments, "--json")
     assert [other["caption"] for other in json.loads(out[0])["others"]] == expected[1:]
     code, _, err = run(capsys, *arguments, "--beam", "2")
-    assert (code, err) == (2, ["captioning: error: n_best 3: take 1 to 2, the size of the beam"])
+    assert (code, err) == (2, ["captioning: error: n_best 3: take 1 to 2, the size of the beam, or a larger beam"])
 
 
 def test_captions_by_chance_follow_the_seed(model: str, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:

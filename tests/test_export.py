@@ -204,7 +204,7 @@ def test_a_picture_that_is_gone_is_named(photo: Path, tmp_path: Path) -> None:
 
 
 def test_a_page_from_disk_without_a_network(browser_page: Any, photo: Path, tmp_path: Path) -> None:
-    """What a visitor does: point at a word, choose another caption."""
+    """What a visitor does: walk with the arrow keys, point at a word, choose another caption."""
     picture = tmp_path / f"{NASTY.replace('/', '')}'\".jpg"
     caption = make_caption(photo, f"a {NASTY} dog", others=(make_caption(photo, "two cats"),))
     page = Path(Export(tmp_path / "out", [picture], ["html"]).write(picture, caption)["html"])
@@ -215,6 +215,10 @@ def test_a_page_from_disk_without_a_network(browser_page: Any, photo: Path, tmp_
     assert browser_page.evaluate("window.broken") is None
     assert browser_page.title() == picture.name
     drawn = [browser_page.evaluate("document.querySelector('canvas').toDataURL()")]
+    for word in ("a", NASTY):  # though nothing has the focus yet
+        browser_page.keyboard.press("ArrowRight")
+        assert browser_page.locator(".viewer-word:focus").inner_text() == word
+    browser_page.keyboard.press("Escape")
     for word in ("dog", NASTY):
         browser_page.locator(".viewer-word", has_text=word).hover()
         drawn.append(browser_page.evaluate("document.querySelector('canvas').toDataURL()"))

@@ -84,7 +84,7 @@ function reconcile(changed) {
   const { beam, n_best: count, sample } = form.elements;
   if (sample.value === "true" || Number(count.value) <= Number(beam.value)) return;
   if (changed === beam) count.value = beam.value;
-  else beam.value = count.value;
+  else if (count.validity.valid) beam.value = count.value;
 }
 
 /* Caption a photo and show it; if that fails, what was shown before stays. */
@@ -92,9 +92,10 @@ async function caption(name, blob) {
   asked?.abort();
   asked = new AbortController();
   wanted = { name, blob };
+  let chosen = null;
   try {
+    chosen = query();
     if (blob.size > limits.megabytes * 1e6) throw new Refused(`${name}: larger than ${limits.megabytes} MB; scale it down first`);
-    const chosen = query();
     tell(`Looking at ${name} …`);
     const response = await ask(`v1/captions?${chosen}`, { method: "POST", body: packed(name, blob), signal: asked.signal });
     const { captions } = await response.json();
@@ -105,7 +106,7 @@ async function caption(name, blob) {
     shown.query = chosen;
     show(captions[0]);
   } catch (error) {
-    if (error.name !== "AbortError") wanted = shown;
+    if (chosen && error.name !== "AbortError") wanted = shown; // options can be set right, and the photo still be captioned
     complain(error);
   }
 }

@@ -196,6 +196,19 @@ def test_what_is_wrong_is_said_and_nothing_is_lost(captioned: Any, live: Live, p
     assert problem.inner_text() == ""
 
 
+def test_options_that_are_wrong_can_be_set_right(page: Any, pictures: list[bytes]) -> None:
+    """And the picture that was given with them is captioned then."""
+    page.click("summary")
+    beam = page.input_value("[name=beam]")
+    page.fill("[name=n_best]", "50")
+    assert page.input_value("[name=beam]") == beam
+    give(page, "scene.jpg", pictures[0])
+    page.get_by_role("alert").filter(has_text="Captions:").wait_for()
+    answered(page, lambda: page.fill("[name=n_best]", "2"))
+    api.expect(page.locator(".viewer-tab")).to_have_count(2)
+    assert page.get_by_role("alert").inner_text() == ""
+
+
 def test_the_newest_picture_is_what_is_shown(
     captioned: Any, captioners: dict[str, Captioner], pictures: list[bytes]
 ) -> None:
