@@ -216,7 +216,7 @@ class Encoder(nn.Module):
         if weights != "random":
             self._load(network, name, weights)
         self.network = _up_to(network, entry.tap)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
+        _channels_last(self)
         self.frozen = frozen
         self._batchnorms: list[nn.Module] = []  # those of a frozen encoder that learn all the same
         if frozen:
@@ -289,7 +289,7 @@ class Encoder(nn.Module):
         twin = copy.deepcopy(self)
         twin.freeze()
         _fold_batchnorms(twin.network)
-        twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
+        _channels_last(twin)
         return twin
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -312,6 +312,11 @@ def _up_to(network: nn.Module, tap: str) -> nn.Module:
         if child_name == name:
             break
     return nn.Sequential(layers)
+
+
+def _channels_last(network: nn.Module) -> None:
+    """The layout that CNNs are fastest in on a CPU."""
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
 
 
 def _fold_batchnorms(network: nn.Module) -> None:
