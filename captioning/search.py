@@ -183,10 +183,9 @@ def beam(
     captions: dict[int, list[Found]] = {}
     for length in range(1, search.maximum_length + 1):
         log_probabilities, state, look = decoder.step(words, state, memory, choose)
-        sums = totals[..., None] + _sayable(search, log_probabilities, said)
-        beams, vocabulary = sums.shape[1:]
-        own = sums.unflatten(1, (groups, -1)) if length > 1 else sums[:, None].expand(-1, groups, -1, -1)
-        best, places, kept = _candidates(own, width, search.diversity)
+        beams, vocabulary = log_probabilities.shape[1:]
+        own = (_of_groups(part, groups) for part in (totals, _sayable(search, log_probabilities, said)))
+        best, places, kept = _candidates(*own, width, search.diversity)
         number = torch.arange(groups, device=places.device)[:, None]
         places = places + number * (beams // groups * vocabulary)  # among all groups' beams; the first step has but one
         kept = kept + number * best.shape[-1]
@@ -226,24 +225,34 @@ def _over(search: Search, totals: Tensor, finished: Tensor, n_best: int) -> list
     return (hope <= finished[..., -(-n_best // search.groups) - 1]).all(dim=-1).tolist()
 
 
-def _candidates(sums: Tensor, width: int, diversity: float) -> tuple[Tensor, Tensor, Tensor]:
+def _of_groups(part: Tensor, groups: int) -> Tensor:
+    """What belongs to the beams (B, K, …), parted into groups (B, G, K/G, …), all of which begin from the same one."""
+    return part[:, None].expand(-1, groups, *part.shape[1:]) if part.shape[1] == 1 else part.unflatten(1, (groups, -1))
+
+
+def _candidates(
+    totals: Tensor, log_probabilities: Tensor, width: int, diversity: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """For each group its best candidates: (B, G, C) sums, places among its beams × V, and (B, G, width) to go on with.
 
     A word costs each group a little for every beam of the groups before it that goes on with the word.
     """
-    pictures, groups, beams, vocabulary = sums.shape
+    pictures, groups, beams, vocabulary = log_probabilities.shape
     # Twice as many as beams are wanted: half of them may be ends.
-    count = min(2 * width, beams * vocabulary)
-    taken = sums.new_zeros(pictures, 1, vocabulary)
+    count, of_each = min(2 * width, beams * vocabulary), min(2 * width, vocabulary)
+    taken = totals.new_zeros(pictures, 1, vocabulary)
     parts = []
     for group in range(groups):
-        own = sums[:, group]
-        ranks, places = (own - diversity * taken).flatten(1).topk(count)
-        words = places % vocabulary
+        own = log_probabilities[:, group]
+        # The best of all beams are among the best of each: the sums of all the others need not be known.
+        ranks, words = (own - diversity * taken if group else own).topk(of_each)  # (B, beams, ·)
+        ranks, order = (totals[:, group, :, None] + ranks).flatten(1).topk(count)
+        words, parents = words.flatten(1).gather(1, order), order // of_each
         kept = ranks.masked_fill(words == Vocabulary.END, -torch.inf).topk(min(width, count)).indices
         chosen = words.gather(1, kept)[:, None]
         taken = taken.scatter_add(-1, chosen, torch.ones_like(chosen, dtype=taken.dtype))
-        parts.append((own.flatten(1).gather(1, places), places, kept))
+        places = parents * vocabulary + words
+        parts.append((totals[:, group].gather(1, parents) + own.flatten(1).gather(1, places), places, kept))
     best, places, kept = (torch.stack(part, 1) for part in zip(*parts, strict=True))
     return best, places, kept
 
