@@ -236,8 +236,9 @@ class Captioner:
             decoder = Decoder(**header["decoder"])
         for part, name in ((encoder, "encoder."), (decoder, "decoder.")):
             own = {key.removeprefix(name): tensor for key, tensor in state.items() if key.startswith(name)}
-            if own:  # a slim file has none of the encoder, which found its own
-                part.load_state_dict(own, assign=True)
+            if part is encoder and "encoder_weights" in header:  # the file has only those that were trained since
+                own = {**encoder.state_dict(), **own}
+            part.load_state_dict(own, assign=True)
         encoder.to(device)
         transform = header["transform"]
         encoder.transform = Transform(**{**transform, "mean": tuple(transform["mean"]), "std": tuple(transform["std"])})
@@ -250,20 +251,19 @@ class Captioner:
 
         Args:
             path: of the file.
-            slim: in half precision, and without the encoder: its weights must be the pretrained ones that everyone has.
+            slim: in half precision, and of the encoder only what was trained: the rest of its weights must be the
+                pretrained ones that everyone has.
         """
         header = describe_model(self.encoder, self.decoder, self.vocabulary, self.search, self.look)
-        parts = {"encoder": self.encoder, "decoder": self.decoder}
+        parts = {"encoder": self.encoder.state_dict(), "decoder": self.decoder.state_dict()}
         if slim:
             known = Encoder(**self.encoder.settings, weights="pretrained").state_dict()
-            own = self.encoder.state_dict()
-            if not all(torch.equal(tensor.cpu(), known[name]) for name, tensor in own.items()):
-                raise CaptioningError("the encoder has been trained: a model file without it would not be whole")
+            own = parts["encoder"].items()
+            parts["encoder"] = {key: tensor for key, tensor in own if not torch.equal(tensor.cpu(), known[key])}
             header["encoder_weights"] = "pretrained"
-            del parts["encoder"]
-        state = {f"{name}.{key}": tensor for name, part in parts.items() for key, tensor in part.state_dict().items()}
+        state = {f"{name}.{key}": tensor for name, part in parts.items() for key, tensor in part.items()}
         if slim:
-            state = {name: tensor.half() for name, tensor in state.items()}
+            state = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
         write_model(Path(path), header, state)
 
     @overload

@@ -120,8 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     slim = commands.add_parser(
         "slim",
         help="write a small copy of a model file, to hand on",
-        description="Write a small copy of a model file: in half precision, and without its CNN, if the CNN's weights "
-        "are the pretrained ones, which every installation has.",
+        description="Write a small copy of a model file: in half precision, and of its CNN only what was trained, "
+        "since every installation has the pretrained weights.",
     )
     slim.add_argument("model", type=Path, metavar="MODEL", help="the .safetensors file of a training run")
     slim.add_argument("target", type=Path, metavar="TARGET", help="the file to write")

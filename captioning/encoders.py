@@ -8,19 +8,20 @@ uses it asks the table.
 import contextlib
 import copy
 import dataclasses
-from collections import OrderedDict
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.overrides import TorchFunctionMode
 
+from captioning.chains import channels_last, fold_batchnorms, own_parameters, part, takes, up_to
 from captioning.errors import CaptioningError
 from captioning.images import Fit, Transform
+from captioning.tiny import TinyCNN
 from captioning.torchvision_cure import compiler_later, import_torchvision
 
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -51,37 +52,6 @@ class Entry:
     size: int
     preprocessing: Mapping[str, object]
     pretrained: Callable[[nn.Module], dict[str, Tensor]] | None
-
-
-class TinyCNN(nn.Module):
-    """Three halvings and a small field of view (23 of 64 pixels), so that a place knows only what is drawn near it.
-
-    Two channels tell each place where it is: "left of" cannot be seen from one place's pixels.
-    """
-
-    def __init__(self, width: int = 128) -> None:
-        super().__init__()
-        self.pixels = nn.Sequential(
-            *self._layer(3, 32, stride=2),
-            *self._layer(32, 64, stride=2),
-            *self._layer(64, 64),
-            *self._layer(64, 96, stride=2),
-        )
-        # Ends in BatchNorm without ReLU: places must differ from the first step on, or attention never leaves uniform.
-        self.places = nn.Sequential(*self._layer(96 + 2, width, kernel=1), *self._layer(width, width, kernel=1)[:-1])
-
-    @staticmethod
-    def _layer(channels_in: int, channels_out: int, stride: int = 1, kernel: int = 3) -> tuple[nn.Module, ...]:
-        convolution = nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False)
-        return convolution, nn.BatchNorm2d(channels_out), nn.ReLU()
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        seen = self.pixels(pixels)  # (B, 96, h, w)
-        # Wider than the 96 normalised channels beside them, which would drown them.
-        rows, columns = (torch.linspace(-3, 3, side, device=seen.device, dtype=seen.dtype) for side in seen.shape[2:])
-        down, across = torch.meshgrid(rows, columns, indexing="ij")
-        where = torch.stack((down, across)).expand(len(seen), -1, -1, -1)  # (B, 2, h, w)
-        return self.places(torch.cat((seen, where), dim=1))  # (B, width, h, w)
 
 
 def _torchvision(name: str, tap: str, width: int, stride: int, interpolation: str = "bilinear") -> Entry:
@@ -151,7 +121,7 @@ def _side_by_side(**entries: Entry) -> Entry:
     """Entries that agree on stride, size and preprocessing, as one."""
 
     def build() -> nn.Module:
-        return SideBySide({name: _up_to(entry.build(), entry.tap) for name, entry in entries.items()})
+        return SideBySide({name: up_to(entry.build(), entry.tap) for name, entry in entries.items()})
 
     def pretrained(network: nn.Module) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}
@@ -183,7 +153,76 @@ ENCODERS: dict[str, Entry] = {
 }
 
 
-class Encoder(nn.Module):
+class Sight(nn.Module):
+    """What sees: a CNN or the first part of one, and how pictures are made ready for it.
+
+    Args:
+        network: turns pixels into a feature map.
+        settings: what it was made from, in plain values.
+        transform: of pictures into its pixels.
+        width: channels of the feature map, D.
+        grid: its rows and columns.
+        frozen: no gradient, and BatchNorm stays at its running statistics.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        settings: dict[str, Any],
+        transform: Transform,
+        width: int,
+        grid: tuple[int, int],
+        frozen: bool = False,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.settings = settings
+        self.transform = transform
+        self.width = width
+        self.grid = grid
+        channels_last(self)
+        self.frozen = frozen
+        self._batchnorms: list[nn.Module] = []  # those of a frozen encoder that learn all the same
+        if frozen:
+            self.freeze()
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode and not self.frozen)
+        for module in self._batchnorms:
+            module.train(mode)
+        return self
+
+    def freeze(self) -> None:
+        self.frozen = True
+        self._batchnorms = []
+        self.requires_grad_(False)
+        self.eval()
+
+    def for_inference(self) -> Self:
+        """A copy that gives the same annotations sooner, and cannot learn: its BatchNorms are folded into convolutions.
+
+        Tensors of its state have other shapes and names: keep the original to save.
+        """
+        twin = copy.deepcopy(self)
+        twin.freeze()
+        fold_batchnorms(twin.network)
+        channels_last(twin)
+        return twin
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """(B, 3, size, size) → annotations (B, L, D), row by row of the grid."""
+        return self._through(self.network, pixels)
+
+    def _through(self, network: nn.Module, maps: Tensor) -> Tensor:
+        """(B, ·, h, w) → annotations (B, L, D)."""
+        maps = maps.contiguous(memory_format=torch.channels_last)
+        parts: Sequence[Tensor] = [maps]
+        if maps.device.type == "cpu" and not self.training and not torch.is_grad_enabled():
+            parts = maps.split(_CPU_BATCH)
+        return torch.cat([network(part).flatten(2).transpose(1, 2) for part in parts])
+
+
+class Encoder(Sight):
     """A CNN of the table, cut at its tap.
 
     Args:
@@ -198,7 +237,6 @@ class Encoder(nn.Module):
     def __init__(
         self, name: str, weights: str = "random", image_size: int = 0, fit: Fit = "stretch", frozen: bool = False
     ) -> None:
-        super().__init__()
         if name not in ENCODERS:
             raise CaptioningError(f"unknown encoder '{name}'; choose one of {', '.join(ENCODERS)}")
         entry = ENCODERS[name]
@@ -208,19 +246,17 @@ class Encoder(nn.Module):
                 f"image_size {image_size} is not a multiple of {entry.stride}, the stride of '{name}'; "
                 f"take {round(image_size / entry.stride) * entry.stride or entry.stride}"
             )
-        self.settings: dict[str, Any] = {"name": name, "image_size": image_size, "fit": fit}
-        self.width = entry.width
-        self.grid = (image_size // entry.stride, image_size // entry.stride)
-        self.transform = Transform(image_size, fit=fit, **entry.preprocessing)  # type: ignore[arg-type]  # a table
         network = entry.build()
         if weights != "random":
             self._load(network, name, weights)
-        self.network = _up_to(network, entry.tap)
-        _channels_last(self)
-        self.frozen = frozen
-        self._batchnorms: list[nn.Module] = []  # those of a frozen encoder that learn all the same
-        if frozen:
-            self.freeze()
+        super().__init__(
+            network=up_to(network, entry.tap),
+            settings={"name": name, "image_size": image_size, "fit": fit},
+            transform=Transform(image_size, fit=fit, **entry.preprocessing),  # type: ignore[arg-type]  # a table
+            width=entry.width,
+            grid=(image_size // entry.stride, image_size // entry.stride),
+            frozen=frozen,
+        )
 
     @staticmethod
     def _load(network: nn.Module, name: str, weights: str) -> None:
@@ -238,18 +274,6 @@ class Encoder(nn.Module):
             reason = str(error).strip().splitlines()[0]
             raise CaptioningError(f"{weights}: not the weights of '{name}' ({reason})") from None
 
-    def train(self, mode: bool = True) -> "Encoder":
-        super().train(mode and not self.frozen)
-        for module in self._batchnorms:
-            module.train(mode)
-        return self
-
-    def freeze(self) -> None:
-        self.frozen = True
-        self._batchnorms = []
-        self.requires_grad_(False)
-        self.eval()
-
     def unfreeze(self, blocks: int = 0, batchnorm: bool = False) -> list[nn.Parameter]:
         """Let the last blocks of a frozen encoder learn, and give back their parameters.
 
@@ -257,87 +281,41 @@ class Encoder(nn.Module):
             blocks: how many, where a convolution outside of blocks counts as one; 0 for all.
             batchnorm: let their BatchNorm learn too, weights and statistics; else both stay as they are.
         """
-        networks = list(self.network.values()) if isinstance(self.network, SideBySide) else [self.network]
-        modules = [module for network in networks for link in self._last(network, blocks) for module in link.modules()]
+        modules = [module for _, last in self._parted(blocks) for module in last.modules()]
         if batchnorm:
             self._batchnorms = [module for module in modules if isinstance(module, _BatchNorm)]
             self.train()
-        parameters = [parameter for module in modules for parameter in _own_parameters(module, batchnorm)]
+        parameters = [parameter for module in modules for parameter in own_parameters(module, batchnorm)]
         for parameter in parameters:
             parameter.requires_grad_(True)
         return parameters
 
-    def _last(self, network: nn.Module, blocks: int) -> list[nn.Module]:
-        """The end of a CNN's chain that begins with the first of its last blocks."""
-        links = _chain(network)
-        starts = [
-            index
-            for index, link in enumerate(links)
-            if any(_own_parameters(module, batchnorm=False) for module in link.modules())
-        ]
-        if not 0 <= blocks <= len(starts):
+    def trunk(self, blocks: int) -> Sight:
+        """All but the last blocks, and the same weights: what stays as it is while those learn."""
+        networks = [first for first, _ in self._parted(blocks)]
+        network = SideBySide({str(number): one for number, one in enumerate(networks)})
+        device = next(self.parameters()).device
+        with torch.inference_mode():
+            size = self.transform.size
+            _, width, rows, columns = network.eval()(torch.zeros(1, 3, size, size, device=device)).shape
+        return Sight(network, {**self.settings, "without_last": blocks}, self.transform, width, (rows, columns), True)
+
+    def finish(self, seen: Tensor, blocks: int) -> Tensor:
+        """What the trunk has seen (B, L', D') → annotations (B, L, D), by the last blocks; of none, as it is."""
+        if not blocks:
+            return seen
+        networks = [last for _, last in self._parted(blocks)]
+        maps = seen.mT.unflatten(2, (math.isqrt(seen.shape[1]), -1))  # (B, D', h, w): pictures are square
+        widths = [takes(network) for network in networks]
+        parts = zip(networks, maps.split(widths, dim=1), strict=True)
+        return torch.cat([self._through(network, part) for network, part in parts], dim=-1)
+
+    def _parted(self, blocks: int) -> list[tuple[nn.Sequential, nn.Sequential]]:
+        """Of each of its CNNs, side by side, what is before its last blocks, and those."""
+        networks = self.network.values() if isinstance(self.network, SideBySide) else [self.network]
+        try:
+            return [part(network, blocks) for network in networks]
+        except ValueError as error:
             raise CaptioningError(
-                f"{blocks} blocks cannot be unfrozen: '{self.settings['name']}' has {len(starts)}; take 0 for all"
-            )
-        return links[starts[-blocks] :] if blocks else links
-
-    def for_inference(self) -> "Encoder":
-        """A copy that gives the same annotations sooner, and cannot learn: its BatchNorms are folded into convolutions.
-
-        Tensors of its state have other shapes and names: keep the original to save.
-        """
-        twin = copy.deepcopy(self)
-        twin.freeze()
-        _fold_batchnorms(twin.network)
-        _channels_last(twin)
-        return twin
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """(B, 3, size, size) → annotations (B, L, D), row by row of the grid."""
-        pixels = pixels.contiguous(memory_format=torch.channels_last)
-        parts: Sequence[Tensor] = [pixels]
-        if pixels.device.type == "cpu" and not self.training and not torch.is_grad_enabled():
-            parts = pixels.split(_CPU_BATCH)
-        return torch.cat([self.network(part).flatten(2).transpose(1, 2) for part in parts])
-
-
-def _up_to(network: nn.Module, tap: str) -> nn.Module:
-    """The CNN's layers up to the tap, names kept: each CNN of the table is the chain of its children."""
-    if not tap:
-        return network
-    name, _, rest = tap.partition(".")
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    for child_name, child in network.named_children():
-        layers[child_name] = _up_to(child, rest) if child_name == name else child
-        if child_name == name:
-            break
-    return nn.Sequential(layers)
-
-
-def _channels_last(network: nn.Module) -> None:
-    """The layout that CNNs are fastest in on a CPU."""
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
-
-
-def _fold_batchnorms(network: nn.Module) -> None:
-    """Make each BatchNorm part of the convolution before it; in every CNN of the table that is the child before it."""
-    before: tuple[str, nn.Module] = ("", network)
-    for name, child in list(network.named_children()):
-        if isinstance(child, nn.BatchNorm2d) and isinstance(before[1], nn.Conv2d):
-            network.register_module(before[0], fuse_conv_bn_eval(before[1], child))
-            network.register_module(name, nn.Sequential(*child.children()))  # timm's hold the activation
-        else:
-            _fold_batchnorms(child)
-        before = (name, child)
-
-
-def _chain(network: nn.Module) -> list[nn.Module]:
-    """The links of a CNN, first to last: its blocks and single layers, out of whatever Sequentials hold them."""
-    links: list[nn.Module] = []
-    for child in network.children():
-        links += _chain(child) if isinstance(child, nn.Sequential) else [child]
-    return links
-
-
-def _own_parameters(module: nn.Module, batchnorm: bool) -> list[nn.Parameter]:
-    return [] if isinstance(module, _BatchNorm) and not batchnorm else list(module.parameters(recurse=False))
+                f"{blocks} blocks cannot be unfrozen: '{self.settings['name']}' has {error}; take 0 for all"
+            ) from None

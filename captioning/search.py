@@ -184,8 +184,8 @@ def beam(
     for length in range(1, search.maximum_length + 1):
         log_probabilities, state, look = decoder.step(words, state, memory, choose)
         beams, vocabulary = log_probabilities.shape[1:]
-        own = (_of_groups(part, groups) for part in (totals, _sayable(search, log_probabilities, said)))
-        best, places, kept = _candidates(*own, width, search.diversity)
+        allowed = _of_groups(_sayable(search, log_probabilities, said), groups)
+        best, places, kept = _candidates(_of_groups(totals, groups), allowed, width, search.diversity)
         number = torch.arange(groups, device=places.device)[:, None]
         places = places + number * (beams // groups * vocabulary)  # among all groups' beams; the first step has but one
         kept = kept + number * best.shape[-1]

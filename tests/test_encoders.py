@@ -120,6 +120,32 @@ def test_side_by_side_is_both(tmp_path: Path) -> None:
     assert whole.transform.size == 256
 
 
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [
+        ("tiny", 2),
+        ("vgg19", 3),
+        ("resnet18", 1),
+        ("mobilenet_v3_large", 2),
+        ("efficientnet_b0", 2),
+        ("convnext_tiny", 2),
+        ("efficientnet_lite0", 2),
+        ("efficientnet_lite1_lite2", 4),
+    ],
+)
+def test_the_last_blocks_finish_what_the_trunk_begins(name: str, blocks: int) -> None:
+    encoder = Encoder(name, image_size=SMALL, frozen=True)
+    pixels = torch.randn(3, 3, SMALL, SMALL, generator=torch.Generator().manual_seed(0))
+    expected = encoder(pixels)
+    assert torch.equal(encoder.finish(expected, 0), expected)
+    trunk = encoder.trunk(blocks)
+    for sight in (trunk, trunk.for_inference()):
+        seen = sight(pixels)
+        assert seen.shape == (3, trunk.grid[0] * trunk.grid[1], trunk.width)
+        torch.testing.assert_close(encoder.finish(seen, blocks), expected, atol=1e-4, rtol=1e-4)
+    assert trunk.settings != encoder.settings, "their features must not be taken for each other's"
+
+
 def test_frozen_means_frozen() -> None:
     """No gradient, and BatchNorm's statistics stay where they are even when the whole model is set to train."""
     encoder = Encoder("tiny", frozen=True)

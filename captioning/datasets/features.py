@@ -1,4 +1,4 @@
-"""The feature cache: with a frozen CNN each picture goes through it once, ever.
+"""The feature cache: each picture goes through a frozen CNN, or that part of one which is frozen, once, ever.
 
 Annotations are kept as one memory-mapped float16 array, in a folder named after a fingerprint of all they depend on:
 the CNN, its weights, the transform, and the pictures. What is being built lies in ``….unfinished`` until it is whole,
@@ -25,7 +25,7 @@ from captioning.errors import CaptioningError
 from captioning.images import Transform, open_image
 
 if TYPE_CHECKING:
-    from captioning.encoders import Encoder
+    from captioning.encoders import Sight
 
 
 _SAVE_EVERY = 16  # batches: to flush so large an array after each of them would take longer than the CNN
@@ -55,7 +55,7 @@ class Features:
         return torch.from_numpy(self.annotations[copies, rows])
 
 
-def fingerprint(encoder: "Encoder", images: Sequence[Path], mirror: bool) -> str:
+def fingerprint(encoder: "Sight", images: Sequence[Path], mirror: bool) -> str:
     """Changes with whatever the annotations depend on. Files count by name, size and time of change."""
     digest = hashlib.sha256()
     for name, tensor in encoder.state_dict().items():
@@ -69,7 +69,7 @@ def fingerprint(encoder: "Encoder", images: Sequence[Path], mirror: bool) -> str
     return digest.hexdigest()[:16]
 
 
-def locate(root: Path, encoder: "Encoder", images: Sequence[Path], mirror: bool) -> Path:
+def locate(root: Path, encoder: "Sight", images: Sequence[Path], mirror: bool) -> Path:
     """The cache's folder below ``root``, whether it is there or not."""
     size = encoder.transform.size
     return root / f"{encoder.settings['name']}-{size}-{fingerprint(encoder, images, mirror)}"
@@ -77,7 +77,7 @@ def locate(root: Path, encoder: "Encoder", images: Sequence[Path], mirror: bool)
 
 def ensure(
     root: Path,
-    encoder: "Encoder",
+    encoder: "Sight",
     images: Sequence[Path],
     mirror: bool = False,
     device: torch.device | str = "cpu",
@@ -101,14 +101,14 @@ def ensure(
     return Features(folder)
 
 
-def _bytes(encoder: "Encoder", images: Sequence[Path], mirror: bool) -> int:
+def _bytes(encoder: "Sight", images: Sequence[Path], mirror: bool) -> int:
     rows, columns = encoder.grid
     return (1 + mirror) * len(images) * rows * columns * encoder.width * 2
 
 
 def _build(
     folder: Path,
-    encoder: "Encoder",
+    encoder: "Sight",
     images: Sequence[Path],
     mirror: bool,
     device: torch.device | str,
@@ -137,7 +137,7 @@ def _build(
     unfinished.replace(folder)
 
 
-def _reserve(path: Path, encoder: "Encoder", images: Sequence[Path], mirror: bool) -> np.memmap:
+def _reserve(path: Path, encoder: "Sight", images: Sequence[Path], mirror: bool) -> np.memmap:
     """The array, all its room taken at once: a full disk must be an error now, not a crash in the middle."""
     if path.is_file():
         return np.lib.format.open_memmap(path, mode="r+")

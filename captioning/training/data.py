@@ -32,6 +32,7 @@ class Batch:
 
     pixels: Tensor | None  # (B, 3, size, size)
     annotations: Tensor | None  # (B, L, D) in float16
+    blocks: int  # the last ones of the encoder, which learn: the annotations are what goes into them
     words: Tensor  # (B, C, T+1): start mark, words, end mark, padding
     lengths: (
         Tensor  # (B, C), always on the CPU: words to be said, end mark included; 0 where a picture has fewer than C
@@ -70,6 +71,7 @@ class CaptionedPictures(Dataset[Batch]):
         in_memory: open each picture only once.
         features: the cache to take annotations from, so that no picture is opened at all.
         rows: where in the cache each record's picture is.
+        blocks: the last ones of the encoder, which the cache is from before.
     """
 
     def __init__(
@@ -80,11 +82,13 @@ class CaptionedPictures(Dataset[Batch]):
         in_memory: bool = False,
         features: Features | None = None,
         rows: Sequence[int] = (),
+        blocks: int = 0,
     ) -> None:
         self.records = records
         self.transform = transform
         self.features = features
         self.rows = rows
+        self.blocks = blocks
         self._opened: dict[int, Tensor] | None = {} if in_memory else None
         # Long captions first, and below long pictures first: the decoder then works on a small block.
         self.captions = [
@@ -113,8 +117,8 @@ class CaptionedPictures(Dataset[Batch]):
         records = [self.records[index % size] for index in indices]
         if self.features is not None:
             rows = [self.rows[index % size] + index // size * len(self.features) for index in indices]
-            return Batch(None, self.features[rows], words, lengths, records)
-        return Batch(torch.stack([self._pixels(index) for index in indices]), None, words, lengths, records)
+            return Batch(None, self.features[rows], self.blocks, words, lengths, records)
+        return Batch(torch.stack([self._pixels(index) for index in indices]), None, 0, words, lengths, records)
 
     def _pixels(self, index: int) -> Tensor:
         if self._opened is not None and index in self._opened:
@@ -223,15 +227,24 @@ class CaptioningData(pl.LightningDataModule):
         self.cache(module.encoder, self.trainer.strategy.root_device)
 
     def cache(self, encoder: Encoder, device: torch.device | str = "cpu") -> Features | None:
-        """The feature cache of all splits, built if need be; None with an encoder that learns, now or later."""
-        callbacks = getattr(self.trainer, "callbacks", [])  # none without a trainer
-        learns_later = any(isinstance(callback, FineTuneEncoder) for callback in callbacks)
-        if self.features is None or not encoder.frozen or learns_later:
+        """The feature cache of all splits, built if need be; None with an encoder that learns, now or later.
+
+        If only its last blocks do, the cache has what goes into them.
+        """
+        blocks = self._learning_blocks()
+        if self.features is None or not encoder.frozen or blocks == 0:
             if self.mirror:
                 raise CaptioningError("data.mirror needs the feature cache: a frozen encoder and data.features")
             return None
         images = [record.image for record in self.records]
-        return features.ensure(self.features, encoder.to(device), images, self.mirror, device)
+        encoder.to(device)
+        sight = encoder if blocks is None else encoder.trunk(blocks)
+        return features.ensure(self.features, sight, images, self.mirror, device)
+
+    def _learning_blocks(self) -> int | None:
+        """How many of a frozen encoder's last blocks learn at some time; 0 for all of them, None for none."""
+        callbacks = getattr(self.trainer, "callbacks", [])  # none without a trainer
+        return next((callback.blocks for callback in callbacks if isinstance(callback, FineTuneEncoder)), None)
 
     def train_dataloader(self) -> ResumableLoader:
         return self._loader("train", self.seed)
@@ -262,6 +275,7 @@ class CaptioningData(pl.LightningDataModule):
             self.in_memory,
             self.cache(module.encoder, module.device),
             rows,
+            self._learning_blocks() or 0,
         )
         size = self.batch_size if seed is not None else 4 * self.batch_size  # without gradients, more fit at once
         batches = LikeLengthBatches(

@@ -106,7 +106,7 @@ def test_captions_are_read_again_as_they_were_sampled(drawn: Path) -> None:
     module, _ = make(drawn, objective="self_critical", place_dropout=0.5, dropout=0.5, word_dropout=0.5, sharpness=2.0)
     records = [Record(Path("one.jpg"), (" ".join(module.vocabulary.words[4:9]),), "train")]
     annotations = torch.randn(1, module.decoder.settings["places"], module.encoder.width)
-    batch = Batch(None, annotations, torch.zeros(1, 1, 2), torch.ones(1, 1), records)
+    batch = Batch(None, annotations, 0, torch.zeros(1, 1, 2), torch.ones(1, 1), records)
     critic, given = Critic(records, module.vocabulary), []
 
     def record_and_judge(record: Record, caption: Found) -> float:

@@ -73,6 +73,23 @@ def test_only_the_last_blocks_learn_if_told_so(drawn: Path) -> None:
     assert watch.moved(0) == {"network.places.0.weight", "network.places.3.weight"}
 
 
+def test_what_stays_frozen_sees_each_picture_once_ever(drawn: Path, tmp_path: Path) -> None:
+    """The rest goes on from the feature cache, and learns as it would without one."""
+    encoders = []
+    for cache in (None, tmp_path):
+        module, data = make(drawn, train_encoder=False, features=cache, optimizer=fast)
+        sizes: list[int] = []
+        module.encoder.network.pixels[0].register_forward_hook(
+            lambda _, inputs, __, sizes=sizes: sizes.append(len(inputs[0]))
+        )
+        callbacks = [FineTuneEncoder(epoch=0, blocks=2)]
+        trainer(max_epochs=3, num_sanity_val_steps=0, callbacks=callbacks).fit(module, data)
+        encoders.append(module.encoder.state_dict())
+    assert sum(size for size in sizes if size > 1) == len(data.records)  # alone is only a blank, to measure the grid
+    for name, tensor in encoders[0].items():
+        torch.testing.assert_close(encoders[1][name], tensor, atol=0.02, rtol=0.02, msg=name)
+
+
 @pytest.mark.parametrize(
     "schedule",
     [
