@@ -80,7 +80,7 @@ class CaptioningCLI(LightningCLI):
                 config.data.vocabulary_from = config.model.begin_with
             return
         config.data.vocabulary_from = path
-        config.model.begin_with = None  # the checkpoint has come further
+        config.model.begin_with = path  # Lightning restores weights later than the feature cache wants the encoder's
         for name, value in read_checkpoint(path)["hyper_parameters"].items():
             config.model[name] = value
 

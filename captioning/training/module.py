@@ -108,10 +108,8 @@ class CaptioningModule(pl.LightningModule):
                 "self_critical reads its captions again, at the same places: look 'argmax' or 'expect'"
             )
         self.objective = objective
-        self.naming = None
-        if objective == "words":
-            self.naming = Naming(self.encoder.width, len(vocabulary))
-            self.decoder.requires_grad_(False)
+        self.naming = Naming(self.encoder.width, len(vocabulary)) if objective == "words" else None
+        self.decoder.requires_grad_(self.naming is None)
         self.captions = captions
         self.baseline = baseline
         if sharpness <= 0:
@@ -123,7 +121,7 @@ class CaptioningModule(pl.LightningModule):
         self.scheduled_sampling = scheduled_sampling
         self.doubly_stochastic = doubly_stochastic
         self.hard = None
-        if self.decoder.hard:
+        if self.decoder.hard and self.naming is None:
             size = self.decoder.state_gates.in_features
             self.hard = losses.HardLoss(
                 estimator, size, samples, candidates, reward_weight, entropy_weight, expected, coin
@@ -143,10 +141,7 @@ class CaptioningModule(pl.LightningModule):
 
     def training_step(self, batch: Batch) -> Tensor:
         annotations = self._annotations(batch)
-        if self.naming is not None:
-            loss = losses.naming(self.naming(annotations), batch.words, batch.lengths)
-            parts = {"likelihood": -loss}
-        elif self._critic is not None:
+        if self._critic is not None:
             loss, parts = self._critical_loss(self._critic, batch, annotations)
         elif self.hard is None:
             loss, parts = self._loss(batch, annotations, attention.expect)
@@ -225,6 +220,9 @@ class CaptioningModule(pl.LightningModule):
     def _loss(
         self, batch: Batch, annotations: Tensor, choose: attention.Choose | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.naming is not None:
+            missed = losses.naming(self.naming(annotations), batch.words, batch.lengths)
+            return missed, {"likelihood": missed}
         reading = self.decoder(annotations, batch.words, batch.lengths, choose, self._told(batch, annotations, choose))
         smoothing = self.label_smoothing if self.training else 0.0
         captions = int((batch.lengths > 0).sum())
@@ -301,13 +299,10 @@ class CaptioningModule(pl.LightningModule):
 
     def _evaluate(self, batch: Batch, stage: str) -> None:
         annotations = self._annotations(batch)
-        if self.naming is not None:
-            loss = losses.naming(self.naming(annotations), batch.words, batch.lengths)
-            self.log(f"{stage}/loss", loss, batch_size=len(annotations), prog_bar=True, sync_dist=True)
-            return
         loss, _ = self._loss(batch, annotations, self._choose())
         self.log(f"{stage}/loss", loss, batch_size=int((batch.lengths > 0).sum()), sync_dist=True)
-        self._evaluated.append((batch, self._caption(annotations)))
+        if self.naming is None:
+            self._evaluated.append((batch, self._caption(annotations)))
 
     def _caption(self, annotations: Tensor) -> list[Found]:
         found = self.search(self.decoder, annotations, self._generator(), choose=self._choose())
@@ -322,7 +317,7 @@ class CaptioningModule(pl.LightningModule):
 
     def _score(self, stage: str) -> None:
         """Corpus-level scores of all that was generated, on drawn scenes with truth and pointing."""
-        if self.naming is not None:
+        if self.naming is not None:  # and nothing was
             return
         evaluated = [
             (record, self.vocabulary.decode(found.words), found.weights.unflatten(1, self.encoder.grid).numpy())

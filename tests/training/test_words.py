@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from captioning import losses
+from captioning.cli import main
 from captioning.datasets.records import Record
 from captioning.text import Vocabulary
 from captioning.training.callbacks import FineTuneEncoder
@@ -64,7 +65,9 @@ def test_the_encoder_learns_the_words_and_the_decoder_waits(drawn: Path, tmp_pat
     assert foreseen < 0.9 * known, "more than what is said of all pictures"
 
 
-def test_a_decoder_goes_on_from_its_encoder(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_decoder_goes_on_from_its_encoder(
+    fit: Fit, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     keep = {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": {"filename": "words"}}
     words = ("--model.objective", "words", "--trainer.callbacks", json.dumps([keep]), "--trainer.max_epochs", "1")
     first = fit(*words, version="words") / "checkpoints" / "words.ckpt"
@@ -80,3 +83,7 @@ def test_a_decoder_goes_on_from_its_encoder(fit: Fit, capsys: pytest.CaptureFixt
     assert encoder
     assert all(torch.equal(before[name], after[name]) for name in encoder)
     assert after["decoder.state_gates.weight"].shape == (4 * 24, 24), "the decoder is its own"
+    caches = set((tmp_path / "features").glob("*/annotations.npy"))
+    main(["validate", "--config", str(config), "--ckpt_path", str(run / "checkpoints" / "last.ckpt")])
+    assert set((tmp_path / "features").glob("*/annotations.npy")) == caches, "of its own encoder, and no other"
+    assert len(caches) == 1
