@@ -46,7 +46,7 @@ def chain(network: nn.Module) -> list[nn.Module]:
     return links
 
 
-def part(network: nn.Module, blocks: int) -> tuple[nn.Sequential, nn.Sequential]:
+def parted(network: nn.Module, blocks: int) -> tuple[nn.Sequential, nn.Sequential]:
     """A CNN before its last blocks, and from there on; of 0 blocks nothing, and all of it.
 
     What has weights other than a BatchNorm's counts as a block.

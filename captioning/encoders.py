@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from captioning.chains import channels_last, fold_batchnorms, own_parameters, part, takes, up_to
+from captioning.chains import channels_last, fold_batchnorms, own_parameters, parted, takes, up_to
 from captioning.errors import CaptioningError
 from captioning.images import Fit, Transform
 from captioning.tiny import TinyCNN
@@ -314,7 +314,7 @@ class Encoder(Sight):
         """Of each of its CNNs, side by side, what is before its last blocks, and those."""
         networks = self.network.values() if isinstance(self.network, SideBySide) else [self.network]
         try:
-            return [part(network, blocks) for network in networks]
+            return [parted(network, blocks) for network in networks]
         except ValueError as error:
             raise CaptioningError(
                 f"{blocks} blocks cannot be unfrozen: '{self.settings['name']}' has {error}; take 0 for all"
