@@ -248,10 +248,7 @@ class HardAttention(nn.Module):
 
 
 class Neighbours(nn.Module):
-    """Lets an annotation know the others before it is read: a + f(a), by self-attention or a two-way LSTM.
-
-    Self-attention begins with f(a) = 0, so that a trained model may be given it.
-    """
+    """Lets an annotation know the others before it is read: a + f(a), by self-attention or a two-way LSTM."""
 
     def __init__(self, kind: NeighbourName, annotation_size: int, heads: int = 4) -> None:
         super().__init__()
@@ -260,9 +257,7 @@ class Neighbours(nn.Module):
         self.kind = kind
         self.norm = nn.LayerNorm(annotation_size)
         if kind == "self_attention":
-            attention = nn.MultiheadAttention(annotation_size, heads, batch_first=True)
-            nn.init.zeros_(attention.out_proj.weight)
-            self.mix: nn.Module = attention
+            self.mix: nn.Module = nn.MultiheadAttention(annotation_size, heads, batch_first=True)
         elif kind == "bidirectional_lstm":
             self.mix = nn.LSTM(annotation_size, annotation_size // 2, batch_first=True, bidirectional=True)
         else:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from captioning import attention
 from captioning.decoder import Looks, Reading
 from captioning.errors import CaptioningError
-from captioning.text import Vocabulary
 
 Coin = Literal["picture", "batch"]
 EstimatorName = Literal["reinforce", "leave_one_out", "learned", "gumbel", "top_k"]
@@ -42,22 +41,6 @@ def doubly_stochastic(weights: Tensor, captions: int) -> Tensor:
     looked = weights.sum(dim=2)  # (B, C, L)
     is_caption = looked.sum(dim=-1, keepdim=True) > 0
     return ((1 - looked).square() * is_caption).sum() / captions
-
-
-def naming(logits: Tensor, words: Tensor, lengths: Tensor) -> Tensor:
-    """−Σ_w (q_w log p_w + (1 − q_w) log (1 − p_w)), averaged over the pictures; q_w is the share of its captions that
-    say the word w.
-
-    Args:
-        logits: (B, V) of p.
-        words: (B, C, T+1), from the start mark to the end mark, padded after it.
-        lengths: (B, C); 0 for no caption.
-    """
-    said = logits.new_zeros(*words.shape[:2], logits.shape[1]).scatter(2, words, 1.0)  # (B, C, V)
-    shares = said.sum(dim=1) / (lengths > 0).sum(dim=1, keepdim=True).to(logits.device)
-    shares = shares.clamp(max=1)  # of a row without a caption the padding has been counted
-    each = F.binary_cross_entropy_with_logits(logits, shares, reduction="none")[:, len(Vocabulary.MARKS) :]
-    return each.sum() / len(logits)
 
 
 def self_critical(logits: Tensor, targets: Tensor, credit: Tensor, captions: int) -> Tensor:

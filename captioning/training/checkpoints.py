@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from lightning_fabric.plugins import TorchCheckpointIO
 from lightning_fabric.utilities.types import _PATH
-from torch import nn
 
 from captioning.captioner import write_model
 from captioning.errors import CaptioningError
@@ -33,23 +32,6 @@ def read_checkpoint(path: _PATH) -> dict[str, Any]:
         return {name: checkpoint[name] for name in ("hyper_parameters", "captioner", "state_dict")}
     except Exception:  # whatever torch makes of a file that is none of its own
         raise CaptioningError(f"{path}: not a checkpoint of 'captioning fit' (those end in .ckpt)") from None
-
-
-def begin(module: nn.Module, path: Path) -> None:
-    """Give a module the weights of a checkpoint, and leave those as they are which only the module has."""
-    checkpoint = read_checkpoint(path)
-    weights = {name: value for name, value in checkpoint["state_dict"].items() if not name.startswith("naming.")}
-    # A soft model may go on as a hard one, whose baseline it has not, and whose places may know each other.
-    anew = ["hard.", "naming.", "decoder.neighbours."]
-    if checkpoint["hyper_parameters"]["objective"] == "words":  # its decoder has learnt nothing
-        weights = {name: value for name, value in weights.items() if name.startswith("encoder.")}
-        anew.append("decoder.")
-    own = {name: value for name, value in module.state_dict().items() if name.startswith(tuple(anew))}
-    try:
-        module.load_state_dict({**own, **weights})
-    except RuntimeError as error:
-        first = str(error).splitlines()[1].strip()
-        raise CaptioningError(f"{path}: is of another model than this config's ({first})") from None
 
 
 def model_path(checkpoint: _PATH) -> Path:

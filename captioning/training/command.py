@@ -94,9 +94,6 @@ class CaptioningCLI(LightningCLI):
             score = f" ({checkpoint.monitor} {value:.4f})" if checkpoint.monitor and value is not None else ""
             best = _short(checkpoint.best_model_path)
             print(f"best checkpoint{score}: {best}")
-            if self.model.objective == "words":
-                print(f"it knows words, and says nothing yet: captioning fit --config CONFIG --model.begin_with {best}")
-                return
             print(f"model file: {model_path(best)}")
             print(f"try it: captioning caption PICTURE --model {model_path(best)} --overlay DIR")
 

@@ -18,11 +18,10 @@ from captioning.errors import CaptioningError
 from captioning.images import Fit
 from captioning.search import Found, Search
 from captioning.text import Vocabulary, tokenise
-from captioning.training.checkpoints import begin
+from captioning.training.checkpoints import read_checkpoint
 from captioning.training.critic import Baseline, Critic, learn, trial
 from captioning.training.data import Batch
 from captioning.training.schedules import WarmupCosine
-from captioning.training.words import Naming
 
 
 class CaptioningModule(pl.LightningModule):
@@ -35,10 +34,8 @@ class CaptioningModule(pl.LightningModule):
         image_size: side of the encoder's input in pixels; 0 takes the encoder's own.
         fit: how a photo that is not square is made so.
         train_encoder: train the encoder too; else it is frozen.
-        objective: ``likelihood`` of the captions; ``self_critical``, CIDEr-D of captions that it samples itself; or
-            ``words``, by which the encoder alone learns which words are said of a picture.
-        begin_with: a checkpoint whose weights training begins with, of a ``words`` one the encoder's alone;
-            ``self_critical`` needs one to be of any use.
+        objective: ``likelihood`` of the captions, or ``self_critical``: CIDEr-D of captions that it samples itself.
+        begin_with: a checkpoint whose weights training begins with; ``self_critical`` needs one to be of any use.
         captions: how many captions of each picture ``self_critical`` samples.
         baseline: what they are compared with: the mean of the ``others``, or the ``greedy`` one.
         sharpness: p ** sharpness is what they are sampled from, and what learns. At 1, ``self_critical`` first makes
@@ -71,7 +68,7 @@ class CaptioningModule(pl.LightningModule):
         image_size: int = 0,
         fit: Fit = "stretch",
         train_encoder: bool = False,
-        objective: Literal["likelihood", "self_critical", "words"] = "likelihood",
+        objective: Literal["likelihood", "self_critical"] = "likelihood",
         begin_with: Path | None = None,
         captions: int = 5,
         baseline: Baseline = "others",
@@ -108,8 +105,6 @@ class CaptioningModule(pl.LightningModule):
                 "self_critical reads its captions again, at the same places: look 'argmax' or 'expect'"
             )
         self.objective = objective
-        self.naming = Naming(self.encoder.width, len(vocabulary)) if objective == "words" else None
-        self.decoder.requires_grad_(self.naming is None)
         self.captions = captions
         self.baseline = baseline
         if sharpness <= 0:
@@ -121,7 +116,7 @@ class CaptioningModule(pl.LightningModule):
         self.scheduled_sampling = scheduled_sampling
         self.doubly_stochastic = doubly_stochastic
         self.hard = None
-        if self.decoder.hard and self.naming is None:
+        if self.decoder.hard:
             size = self.decoder.state_gates.in_features
             self.hard = losses.HardLoss(
                 estimator, size, samples, candidates, reward_weight, entropy_weight, expected, coin
@@ -136,8 +131,18 @@ class CaptioningModule(pl.LightningModule):
         self.lr_scheduler = lr_scheduler
         self._critic: Critic | None = None
         if begin_with is not None:
-            begin(self, begin_with)
+            self._take_over(begin_with)
         self._evaluated: list[tuple[Batch, list[Found]]] = []
+
+    def _take_over(self, checkpoint: Path) -> None:
+        weights = read_checkpoint(checkpoint)["state_dict"]
+        # A soft model may go on as a hard one, whose baseline it has not.
+        weights = {**{name: value for name, value in self.state_dict().items() if name.startswith("hard.")}, **weights}
+        try:
+            self.load_state_dict(weights)
+        except RuntimeError as error:
+            first = str(error).splitlines()[1].strip()
+            raise CaptioningError(f"{checkpoint}: is of another model than this config's ({first})") from None
 
     def training_step(self, batch: Batch) -> Tensor:
         annotations = self._annotations(batch)
@@ -193,11 +198,9 @@ class CaptioningModule(pl.LightningModule):
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
     def on_train_start(self) -> None:
-        loader: Any = self.trainer.train_dataloader
         if self.objective == "self_critical":
+            loader: Any = self.trainer.train_dataloader
             self._critic = Critic(loader.dataset.records, self.vocabulary)
-        if self.naming is not None and self.trainer.global_step == 0:
-            self.naming.begin(loader.dataset.records, self.vocabulary)
         # Not earlier: counting the steps makes the loaders, and a checkpoint's state reaches only those made after it.
         for schedule in (configured.scheduler for configured in self.trainer.lr_scheduler_configs):
             if isinstance(schedule, WarmupCosine):
@@ -220,9 +223,6 @@ class CaptioningModule(pl.LightningModule):
     def _loss(
         self, batch: Batch, annotations: Tensor, choose: attention.Choose | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        if self.naming is not None:
-            missed = losses.naming(self.naming(annotations), batch.words, batch.lengths)
-            return missed, {"likelihood": missed}
         reading = self.decoder(annotations, batch.words, batch.lengths, choose, self._told(batch, annotations, choose))
         smoothing = self.label_smoothing if self.training else 0.0
         captions = int((batch.lengths > 0).sum())
@@ -301,8 +301,7 @@ class CaptioningModule(pl.LightningModule):
         annotations = self._annotations(batch)
         loss, _ = self._loss(batch, annotations, self._choose())
         self.log(f"{stage}/loss", loss, batch_size=int((batch.lengths > 0).sum()), sync_dist=True)
-        if self.naming is None:
-            self._evaluated.append((batch, self._caption(annotations)))
+        self._evaluated.append((batch, self._caption(annotations)))
 
     def _caption(self, annotations: Tensor) -> list[Found]:
         found = self.search(self.decoder, annotations, self._generator(), choose=self._choose())
@@ -317,8 +316,6 @@ class CaptioningModule(pl.LightningModule):
 
     def _score(self, stage: str) -> None:
         """Corpus-level scores of all that was generated, on drawn scenes with truth and pointing."""
-        if self.naming is not None:  # and nothing was
-            return
         evaluated = [
             (record, self.vocabulary.decode(found.words), found.weights.unflatten(1, self.encoder.grid).numpy())
             for batch, captions in self._evaluated

@@ -10,6 +10,7 @@ import yaml
 from torch import Tensor
 from torch.optim import lr_scheduler
 
+from captioning.cli import main
 from captioning.errors import CaptioningError
 from captioning.training.callbacks import FineTuneEncoder
 from captioning.training.module import CaptioningModule
@@ -143,6 +144,18 @@ def test_a_resumed_run_equals_an_uninterrupted_one(config: Path, fit: Fit, setti
         assert scores_after == scores[-epochs_left:]
         for key, weight in weights.items():
             assert torch.equal(weight, weights_after[key]), (name, key)
+
+
+def test_what_goes_on_from_it_caches_what_its_own_encoder_sees(config: Path, fit: Fit, tmp_path: Path) -> None:
+    frozen = config.read_text().replace("train_encoder: true", "train_encoder: false")
+    add_callbacks(config, blocks=2)
+    tuned = fit(version="tuned") / "checkpoints" / "last.ckpt"
+    config.write_text(frozen)
+    run = fit("--model.begin_with", str(tuned), "--trainer.max_epochs", "1", version="goes-on")
+    caches = set((tmp_path / "features").glob("*/annotations.npy"))
+    assert len(caches) == 2, "of what stayed frozen, and of the whole as it was then"
+    main(["validate", "--config", str(config), "--ckpt_path", str(run / "checkpoints" / "last.ckpt")])
+    assert set((tmp_path / "features").glob("*/annotations.npy")) == caches
 
 
 def test_a_run_is_not_resumed_with_another_part_unfrozen(
