@@ -42,8 +42,9 @@ demo: .venv/installed
 serve: .venv/installed
 	$(BIN)/captioning serve
 
+# As many processes as cores, each with one thread: threads of several would fight.
 test: .venv/installed lint
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses auto
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow -s
