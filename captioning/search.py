@@ -151,13 +151,16 @@ def sample(
 
 
 class _Step(NamedTuple):
-    """The best candidates of one step, more of them than there are beams, and which of them were gone on with."""
+    """The best candidates of one step, more of them than there are beams, and which of them were gone on with.
 
-    parents: Tensor  # (B, G·C), the beam that a candidate goes on from
-    words: Tensor  # (B, G·C)
-    log_probabilities: Tensor  # (B, G·C)
+    Plain numbers, but for the maps: to take them out of tensors one by one would take longer than to find them.
+    """
+
+    parents: list[list[int]]  # (B, G·C), the beam that a candidate goes on from
+    words: list[list[int]]  # (B, G·C)
+    log_probabilities: list[list[float]]  # (B, G·C)
     weights: Tensor  # (B, beams before, L)
-    kept: Tensor  # (B, K), the candidate that each beam is from now on
+    kept: list[list[int]]  # (B, K), the candidate that each beam is from now on
     rows: dict[int, int]  # where among the B a picture is: those that have their captions are left out
 
 
@@ -198,7 +201,8 @@ def beam(
         best, places, kept = best.flatten(1), places.flatten(1), kept.flatten(1)
         parents, words = places // vocabulary, places % vocabulary
         chances = log_probabilities.flatten(1).gather(1, places)
-        steps.append(_Step(parents, words, chances, look.weights.float(), kept, rows))
+        maps = look.weights.float().cpu()
+        steps.append(_Step(parents.tolist(), words.tolist(), chances.tolist(), maps, kept.tolist(), rows))
         totals = best.masked_fill(is_end.flatten(1), -torch.inf).gather(1, kept)
         words, came_from = words.gather(1, kept), parents.gather(1, kept)
         state = State(*(_pick(part, came_from) for part in state))
@@ -297,26 +301,17 @@ def _trace(
     steps: list[_Step], rows: dict[int, int], finished: Tensor, ends: Tensor, totals: Tensor, n_best: int
 ) -> dict[int, list[Found]]:
     """Go back from the ends (B, G, ·) to the beginnings; n captions of each picture, no two the same."""
-    steps = [
-        step._replace(
-            parents=step.parents.cpu(),
-            words=step.words.cpu(),
-            log_probabilities=step.log_probabilities.cpu(),
-            weights=step.weights.cpu(),
-            kept=step.kept.cpu(),
-        )
-        for step in steps
-    ]
     finished, ends, totals = finished.cpu(), ends.cpu(), totals.unflatten(1, (finished.shape[1], -1)).cpu()
     last = len(steps) - 1
-    kept = steps[last].kept.view(totals.shape)
+    width = totals.shape[-1]
     captions = {}
     for picture, row in rows.items():
         endings = []  # sorted: ended before cut, then the best of each group, the better group's first
         for group, scores in enumerate(finished[row].tolist()):
             whole = sum(score > -torch.inf for score in scores)
             endings += [(False, rank, -scores[rank], *ends[row, group, rank].tolist()) for rank in range(whole)]
-            cut = zip(totals[row, group].tolist(), kept[row, group].tolist(), strict=True)
+            kept = steps[last].kept[row][group * width : (group + 1) * width]
+            cut = zip(totals[row, group].tolist(), kept, strict=True)
             for rank, (total, candidate) in enumerate(cut, start=whole):
                 if rank < len(scores) and total > -torch.inf:
                     endings.append((True, rank, -total, last, candidate))
@@ -337,10 +332,10 @@ def _caption(steps: list[_Step], picture: int, last: int, candidate: int) -> Fou
     for number in range(last, -1, -1):
         step, before = steps[number], steps[number - 1]  # before the first it is the last, and of no use
         row = step.rows[picture]
-        parent = int(step.parents[row, candidate])
-        words.insert(0, int(step.words[row, candidate]))
-        log_probabilities.insert(0, float(step.log_probabilities[row, candidate]))
+        parent = step.parents[row][candidate]
+        words.insert(0, step.words[row][candidate])
+        log_probabilities.insert(0, step.log_probabilities[row][candidate])
         weights.insert(0, step.weights[row, parent])
-        candidate = int(before.kept[before.rows[picture], parent])
+        candidate = before.kept[before.rows[picture]][parent]
     said = len(words) - (words[-1] == Vocabulary.END)
     return Found(words[:said], log_probabilities, torch.stack(weights[:said]))
