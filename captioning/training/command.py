@@ -160,9 +160,13 @@ def run(arguments: Sequence[str]) -> None:
         args=list(arguments),
     )
     if not lightnings_own:
+        cli.datamodule.trainer = cli.trainer  # whose callbacks say what of the encoder will learn
         cached = cli.datamodule.cache(cli.model.encoder, cli.trainer.strategy.root_device)
         if cached is None:
-            raise CaptioningError("a trained encoder has no lasting features: set model.train_encoder to false")
+            raise CaptioningError(
+                "a trained encoder has no lasting features: set model.train_encoder to false, "
+                "and tell FineTuneEncoder, if you have it, how many blocks learn"
+            )
         print(f"features of {len(cached)} pictures: {_short(cached.folder)}")
 
 

@@ -158,6 +158,18 @@ def test_what_goes_on_from_it_caches_what_its_own_encoder_sees(config: Path, fit
     assert set((tmp_path / "features").glob("*/annotations.npy")) == caches
 
 
+def test_features_ahead_of_time_are_those_that_training_wants(
+    config: Path, fit: Fit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_callbacks(config, blocks=2)
+    main(["features", "--config", str(config)])
+    (ahead,) = (tmp_path / "features").glob("*/annotations.npy")
+    fit("--trainer.max_epochs", "1")
+    assert set((tmp_path / "features").glob("*/annotations.npy")) == {ahead}
+    config.write_text(config.read_text().replace("blocks: 2", "blocks: 0"))
+    check_error(capsys, ["features", "--config", str(config)], "no lasting features", "how many blocks learn")
+
+
 def test_a_run_is_not_resumed_with_another_part_unfrozen(
     config: Path, fit: Fit, capsys: pytest.CaptureFixture[str]
 ) -> None:
