@@ -55,13 +55,13 @@ class Features:
         return torch.from_numpy(self.annotations[copies, rows])
 
 
-def fingerprint(encoder: "Sight", images: Sequence[Path], mirror: bool) -> str:
+def fingerprint(sight: "Sight", images: Sequence[Path], mirror: bool) -> str:
     """Changes with whatever the annotations depend on. Files count by name, size and time of change."""
     digest = hashlib.sha256()
-    for name, tensor in encoder.state_dict().items():
+    for name, tensor in sight.state_dict().items():
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    recipe = {"encoder": dict(encoder.settings), "transform": dataclasses.asdict(encoder.transform), "mirror": mirror}
+    recipe = {"encoder": dict(sight.settings), "transform": dataclasses.asdict(sight.transform), "mirror": mirror}
     digest.update(json.dumps(recipe, sort_keys=True).encode())
     for image in images:
         status = image.stat()
@@ -69,30 +69,30 @@ def fingerprint(encoder: "Sight", images: Sequence[Path], mirror: bool) -> str:
     return digest.hexdigest()[:16]
 
 
-def locate(root: Path, encoder: "Sight", images: Sequence[Path], mirror: bool) -> Path:
+def locate(root: Path, sight: "Sight", images: Sequence[Path], mirror: bool) -> Path:
     """The cache's folder below ``root``, whether it is there or not."""
-    size = encoder.transform.size
-    return root / f"{encoder.settings['name']}-{size}-{fingerprint(encoder, images, mirror)}"
+    size = sight.transform.size
+    return root / f"{sight.settings['name']}-{size}-{fingerprint(sight, images, mirror)}"
 
 
 def ensure(
     root: Path,
-    encoder: "Sight",
+    sight: "Sight",
     images: Sequence[Path],
     mirror: bool = False,
     device: torch.device | str = "cpu",
     batch_size: int = 32,
 ) -> Features:
     """Open the cache of these pictures; build it first, with a progress bar, if it is not there or not whole."""
-    folder = locate(root, encoder, images, mirror)
+    folder = locate(root, sight, images, mirror)
     if not folder.is_dir():
         try:
             root.mkdir(parents=True, exist_ok=True)
             with FileLock(root / f"{folder.name}.lock"):  # two trainings begun together must not build the same cache
                 if not folder.is_dir():
-                    _build(folder, encoder, images, mirror, device, batch_size)
+                    _build(folder, sight, images, mirror, device, batch_size)
         except OSError as error:
-            needed = _bytes(encoder, images, mirror) / 1e9
+            needed = _bytes(sight, images, mirror) / 1e9
             reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
             raise CaptioningError(
                 f"{folder}: the feature cache ({needed:.1f} GB) cannot be written ({reason}); make room, or name "
@@ -101,30 +101,30 @@ def ensure(
     return Features(folder)
 
 
-def _bytes(encoder: "Sight", images: Sequence[Path], mirror: bool) -> int:
-    rows, columns = encoder.grid
-    return (1 + mirror) * len(images) * rows * columns * encoder.width * 2
+def _bytes(sight: "Sight", images: Sequence[Path], mirror: bool) -> int:
+    rows, columns = sight.grid
+    return (1 + mirror) * len(images) * rows * columns * sight.width * 2
 
 
 def _build(
     folder: Path,
-    encoder: "Sight",
+    sight: "Sight",
     images: Sequence[Path],
     mirror: bool,
     device: torch.device | str,
     batch_size: int,
 ) -> None:
-    encoder = encoder.for_inference()
+    sight = sight.for_inference()
     unfinished = folder.with_name(folder.name + ".unfinished")
     unfinished.mkdir(parents=True, exist_ok=True)
-    annotations = _reserve(unfinished / "annotations.npy", encoder, images, mirror)
+    annotations = _reserve(unfinished / "annotations.npy", sight, images, mirror)
     progress = unfinished / "progress"
     done = int(progress.read_text()) if progress.is_file() else 0
-    with tqdm(total=len(images), initial=done, desc=f"features of {encoder.settings['name']}", unit="picture") as bar:
-        for pixels in _batches(images[done:], encoder.transform, batch_size):
+    with tqdm(total=len(images), initial=done, desc=f"features of {sight.settings['name']}", unit="picture") as bar:
+        for pixels in _batches(images[done:], sight.transform, batch_size):
             with torch.inference_mode():
                 for copy in range(1 + mirror):
-                    seen = encoder((pixels.flip(-1) if copy else pixels).to(device))  # (B, L, D)
+                    seen = sight((pixels.flip(-1) if copy else pixels).to(device))  # (B, L, D)
                     annotations[copy, done : done + len(pixels)] = seen.to("cpu", torch.float16).numpy()
             done += len(pixels)
             bar.update(len(pixels))
@@ -137,12 +137,12 @@ def _build(
     unfinished.replace(folder)
 
 
-def _reserve(path: Path, encoder: "Sight", images: Sequence[Path], mirror: bool) -> np.memmap:
+def _reserve(path: Path, sight: "Sight", images: Sequence[Path], mirror: bool) -> np.memmap:
     """The array, all its room taken at once: a full disk must be an error now, not a crash in the middle."""
     if path.is_file():
         return np.lib.format.open_memmap(path, mode="r+")
-    rows, columns = encoder.grid
-    shape = (1 + mirror, len(images), rows * columns, encoder.width)
+    rows, columns = sight.grid
+    shape = (1 + mirror, len(images), rows * columns, sight.width)
     half_written = path.with_suffix(".new")
     try:
         array = np.lib.format.open_memmap(half_written, mode="w+", dtype=np.float16, shape=shape)

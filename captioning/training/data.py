@@ -243,8 +243,8 @@ class CaptioningData(pl.LightningDataModule):
 
     def _learning_blocks(self) -> int | None:
         """How many of a frozen encoder's last blocks learn at some time; 0 for all of them, None for none."""
-        callbacks = getattr(self.trainer, "callbacks", [])  # none without a trainer
-        return next((callback.blocks for callback in callbacks if isinstance(callback, FineTuneEncoder)), None)
+        trainer: Any = self.trainer  # mypy does not see its callbacks
+        return next((callback.blocks for callback in trainer.callbacks if isinstance(callback, FineTuneEncoder)), None)
 
     def train_dataloader(self) -> ResumableLoader:
         return self._loader("train", self.seed)
