@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from captioning.errors import CaptioningError
 
 ScoreName = Literal["additive", "dot", "general", "scaled_dot", "location"]
-NeighbourName = Literal["none", "self_attention", "bidirectional_lstm"]
 AttentionName = Literal["soft", "hard"]
 LookName = Literal["expect", "argmax", "sample"]
 
@@ -245,25 +244,3 @@ class HardAttention(nn.Module):
         if scores.dtype in (torch.float16, torch.bfloat16):  # too coarse to draw from, and for log α
             scores = scores.float()
         return (choose or argmax)(scores / self.temperature, annotations)
-
-
-class Neighbours(nn.Module):
-    """Lets an annotation know the others before it is read: a + f(a), by self-attention or a two-way LSTM."""
-
-    def __init__(self, kind: NeighbourName, annotation_size: int, heads: int = 4) -> None:
-        super().__init__()
-        if annotation_size % (2 * heads):
-            raise CaptioningError(f"neighbours '{kind}' needs an encoder width that {2 * heads} divides")
-        self.kind = kind
-        self.norm = nn.LayerNorm(annotation_size)
-        if kind == "self_attention":
-            self.mix: nn.Module = nn.MultiheadAttention(annotation_size, heads, batch_first=True)
-        elif kind == "bidirectional_lstm":
-            self.mix = nn.LSTM(annotation_size, annotation_size // 2, batch_first=True, bidirectional=True)
-        else:
-            raise CaptioningError(f"unknown neighbours '{kind}'; choose none, self_attention or bidirectional_lstm")
-
-    def forward(self, annotations: Tensor) -> Tensor:
-        read = self.norm(annotations)
-        mixed = self.mix(read, read, read, need_weights=False) if self.kind == "self_attention" else self.mix(read)
-        return annotations + mixed[0]  # both kinds answer with (output, something else)

@@ -12,13 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from captioning.annotations import DropoutOfPictures, NeighbourName, Neighbours
 from captioning.attention import (
     AttentionName,
     Choose,
     HardAttention,
     Look,
-    NeighbourName,
-    Neighbours,
     ScoreName,
     SoftAttention,
     make_score,
@@ -82,7 +81,7 @@ class Decoder(nn.Module):
         gate: β, how much of the context is let in: ``none``, one ``scalar`` as in the paper, or a ``vector``.
         neighbours: what lets annotations know each other before they are read.
         tied: the output layer takes the embeddings as its weights.
-        dropout: on squashed annotations, on the state and before the vocabulary.
+        dropout: on squashed annotations (the same at all places), on the state and before the vocabulary.
         word_dropout: share of the words before, in training, that it is not told.
         place_dropout: share of a picture's places, in training, that it is not shown; others each time.
     """
@@ -143,7 +142,7 @@ class Decoder(nn.Module):
         self.place_dropout = place_dropout
         self.squash: nn.Module = nn.Identity()
         if squash:
-            self.squash = nn.Sequential(nn.Linear(annotation_size, squash), nn.ReLU(), nn.Dropout(dropout))
+            self.squash = nn.Sequential(nn.Linear(annotation_size, squash), nn.ReLU(), DropoutOfPictures(dropout))
             annotation_size = squash
         self.neighbours = nn.Identity() if neighbours == "none" else Neighbours(neighbours, annotation_size)
         scores = make_score(score, annotation_size, hidden_size, attention_size, places)

@@ -87,7 +87,7 @@ def test_hard_steps_equal_teacher_forcing(wiring: str) -> None:
         assert torch.equal(look.places.flatten(), reading.looks.places.unflatten(0, (2, 5))[:, step])
 
 
-@pytest.mark.parametrize("neighbours", ["none", "self_attention"])
+@pytest.mark.parametrize("neighbours", ["none", "mean", "self_attention"])
 @pytest.mark.parametrize("gate", ["none", "scalar", "vector"])
 @pytest.mark.parametrize("wiring", ["paper", "luong"])
 def test_elsewhere_is_what_the_word_would_have_been(wiring: str, gate: str, neighbours: str) -> None:

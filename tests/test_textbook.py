@@ -90,7 +90,7 @@ def textbook_loss(
     return total / captions
 
 
-@pytest.mark.parametrize("neighbours", ["none", "self_attention", "bidirectional_lstm"])
+@pytest.mark.parametrize("neighbours", ["none", "mean", "self_attention", "bidirectional_lstm"])
 @pytest.mark.parametrize("gate", ["none", "scalar", "vector"])
 @pytest.mark.parametrize("wiring", ["paper", "luong"])
 @pytest.mark.parametrize("score", SCORES)
