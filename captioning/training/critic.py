@@ -1,5 +1,6 @@
-"""What self-critical training does beside the loss: it has captions sampled, and says what they are worth."""
+"""What self-critical training does beside the loss: it has captions found, and says what they are worth."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -15,6 +16,7 @@ from captioning.text import Vocabulary, tokenise
 from captioning.training.data import pad
 
 Baseline = Literal["others", "greedy"]
+Try = Literal["samples", "beam"]
 _END = Vocabulary.MARKS[Vocabulary.END]
 
 
@@ -46,12 +48,19 @@ def ended(caption: Found) -> bool:
 
 
 class Tried(NamedTuple):
-    """Sampled captions, as of a batch, and what they are worth."""
+    """Captions of the model's own, as of a batch, and what they are worth."""
 
     words: Tensor  # (B, C, T+1)
     lengths: Tensor  # (B, C), on the CPU
     rewards: Tensor  # (B, C), what each caption earned
     expected: Tensor  # (B, C), what was to be expected
+
+
+def way_to_try(search: Search, tries: Try, captions: int, sharpness: float) -> Search:
+    """How the captions of a trial are found, for a model that captions by ``search``."""
+    if tries == "beam":
+        return dataclasses.replace(search, beam=captions, groups=1, sample=False)
+    return Search(search.maximum_length, sample=True, temperature=1 / sharpness)
 
 
 def trial(
@@ -61,21 +70,21 @@ def trial(
     records: Sequence[Record],
     count: int,
     baseline: Baseline,
-    sampling: Search,
+    by: Search,
     generator: torch.Generator,
     choose: Choose | None,
 ) -> Tried:
-    """Sample captions and judge them."""
-    sampled = search.sample(sampling, decoder, annotations, generator, count, choose)
-    rewards = _judge(critic, records, sampled)
+    """Find captions, so many of each picture, and judge them."""
+    tried = by(decoder, annotations, generator, count, choose)
+    rewards = _judge(critic, records, tried)
     if baseline == "others":
         expected = losses.of_the_others(rewards)
     else:
-        greedy = search.greedy(decoder, annotations, sampling.maximum_length, choose)
+        greedy = search.greedy(decoder, annotations, by.maximum_length, choose)
         expected = _judge(critic, records, [[one] for one in greedy]).expand_as(rewards)
     ids = [
         [[Vocabulary.START, *one.words, *([Vocabulary.END] if ended(one) else [])] for one in captions]
-        for captions in sampled
+        for captions in tried
     ]
     words, lengths = pad(ids)
     device = annotations.device
@@ -85,7 +94,7 @@ def trial(
 def learn(
     decoder: Decoder, annotations: Tensor, tried: Tried, sharpness: float, choose: Choose | None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of captions sampled from p ** sharpness, read again with their gradient, and what to log of them."""
+    """The loss of captions of p ** sharpness, read again with their gradient, and what to log of them."""
     words, lengths, rewards, expected = tried
     reading = decoder(annotations, words, lengths, choose)
     is_word = torch.arange(int(lengths.max())) < lengths[..., None]

@@ -19,7 +19,7 @@ from captioning.images import Fit
 from captioning.search import Found, Search
 from captioning.text import Vocabulary, tokenise
 from captioning.training.checkpoints import read_checkpoint
-from captioning.training.critic import Baseline, Critic, learn, trial
+from captioning.training.critic import Baseline, Critic, Try, learn, trial, way_to_try
 from captioning.training.data import Batch
 from captioning.training.schedules import WarmupCosine
 
@@ -36,9 +36,11 @@ class CaptioningModule(pl.LightningModule):
         train_encoder: train the encoder too; else it is frozen.
         objective: ``likelihood`` of the captions, or ``self_critical``: CIDEr-D of captions that it samples itself.
         begin_with: a checkpoint whose weights training begins with; ``self_critical`` needs one to be of any use.
-        captions: how many captions of each picture ``self_critical`` samples.
+        tries: the captions that ``self_critical`` judges: ``samples``, drawn by chance, or a ``beam``, the best that
+            the search finds (Cornia et al. 2020): what learns then is what will be said.
+        captions: how many of each picture.
         baseline: what they are compared with: the mean of the ``others``, or the ``greedy`` one.
-        sharpness: p ** sharpness is what they are sampled from, and what learns. At 1, ``self_critical`` first makes
+        sharpness: p ** sharpness is what samples are drawn from, and what learns. At 1, ``self_critical`` first makes
             the model sure of itself, which a beam search gains nothing by; at 2 it learns what to say from the start.
         label_smoothing: share of the probability that training asks for all words alike.
         scheduled_sampling: share of the words before, at the end of the training, that are the model's own and not the
@@ -70,6 +72,7 @@ class CaptioningModule(pl.LightningModule):
         train_encoder: bool = False,
         objective: Literal["likelihood", "self_critical"] = "likelihood",
         begin_with: Path | None = None,
+        tries: Try = "samples",
         captions: int = 5,
         baseline: Baseline = "others",
         sharpness: float = 1.0,
@@ -105,10 +108,15 @@ class CaptioningModule(pl.LightningModule):
                 "self_critical reads its captions again, at the same places: look 'argmax' or 'expect'"
             )
         self.objective = objective
+        self.tries = tries
         self.captions = captions
         self.baseline = baseline
         if sharpness <= 0:
             raise CaptioningError(f"sharpness {sharpness}: must be more than 0")
+        if tries == "beam" and (sharpness, baseline) != (1, "others"):
+            raise CaptioningError(
+                "tries 'beam' wants captions compared with each other as they are: sharpness 1, baseline 'others'"
+            )
         self.sharpness = sharpness
         self.label_smoothing = label_smoothing
         if not 0 <= scheduled_sampling <= 1:
@@ -281,7 +289,6 @@ class CaptioningModule(pl.LightningModule):
         """By policy gradient on whole captions; a hard model looks as it does when it captions."""
         annotations = self.decoder.show(annotations)
         self.decoder.eval()  # the model that captions is judged, not one with some of its parts left out
-        sampling = Search(self.search.maximum_length, sample=True, temperature=1 / self.sharpness)
         tried = trial(
             critic,
             self.decoder,
@@ -289,7 +296,7 @@ class CaptioningModule(pl.LightningModule):
             batch.records,
             self.captions,
             self.baseline,
-            sampling,
+            way_to_try(self.search, self.tries, self.captions, self.sharpness),
             self._generator(),
             self._choose(),
         )

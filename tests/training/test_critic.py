@@ -1,5 +1,6 @@
 """Self-critical training: its gradient, its reward, and that both come together in a run."""
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from captioning.decoder import Decoder
 from captioning.errors import CaptioningError
 from captioning.search import Found, Search
 from captioning.text import Vocabulary
-from captioning.training.critic import Critic, learn, trial
+from captioning.training.critic import Critic, learn, trial, way_to_try
 from captioning.training.data import Batch, pad
 from tests.training.conftest import Fit
 from tests.training.test_command import check_error
@@ -79,9 +80,13 @@ def test_its_mean_is_the_gradient_of_the_expected_reward() -> None:
         torch.testing.assert_close(total, torch.zeros_like(total) if expected is None else expected)
 
 
-@pytest.mark.parametrize("baseline", ["others", "greedy"])
+@pytest.mark.parametrize(
+    ("baseline", "by"),
+    [("others", Search(6, sample=True)), ("greedy", Search(6, sample=True)), ("others", Search(6, beam=6))],
+    ids=["others", "greedy", "beam"],
+)
 @pytest.mark.parametrize("attention", ["soft", "hard"])
-def test_captions_come_to_earn_more(baseline: str, attention: str) -> None:
+def test_captions_come_to_earn_more(baseline: str, attention: str, by: Search) -> None:
     torch.manual_seed(0)
     decoder = Decoder(len(WORDS), 8, 4, 0, 8, 12, 6, attention=attention, score="general", dropout=0.1)
     annotations = torch.randn(3, 4, 8)
@@ -90,7 +95,7 @@ def test_captions_come_to_earn_more(baseline: str, attention: str) -> None:
     optimizer = torch.optim.Adam(decoder.parameters(), lr=0.01)
     earned = []
     for _ in range(150):
-        tried = trial(critic, decoder, annotations, RECORDS, 6, baseline, Search(6, sample=True), generator, None)
+        tried = trial(critic, decoder, annotations, RECORDS, 6, baseline, by, generator, None)
         assert tried.rewards.shape == tried.expected.shape == tried.lengths.shape == (3, 6)
         loss, parts = learn(decoder, annotations, tried, 1.0, None)
         optimizer.zero_grad()
@@ -123,6 +128,20 @@ def test_captions_are_read_again_as_they_were_sampled(drawn: Path) -> None:
     assert loss.requires_grad
 
 
+def test_a_beam_is_tried_as_the_search_would_find_it() -> None:
+    search = Search(9, minimum_length=2, no_repeat=2, beam=3, length_penalty=0.7)
+    assert way_to_try(search, "beam", 5, 1.0) == dataclasses.replace(search, beam=5)
+    assert way_to_try(search, "samples", 5, 2.0) == Search(9, sample=True, temperature=0.5)
+    decoder, annotations = make_decoder().eval(), torch.randn(3, 4, 8)
+    by = way_to_try(search, "beam", 5, 1.0)
+    tried = trial(Critic(RECORDS, WORDS), decoder, annotations, RECORDS, 5, "others", by, torch.Generator(), None)
+    expected = by(decoder, annotations, torch.Generator(), 5)
+    for picture, captions in enumerate(expected):
+        assert len({tuple(one.words) for one in captions}) == 5
+        for number, one in enumerate(captions):
+            assert tried.words[picture, number, 1 : len(one.words) + 1].tolist() == one.words
+
+
 @pytest.mark.parametrize("attention", ["soft", "hard"])
 def test_a_run_goes_on_from_a_likelihood_checkpoint(fit: Fit, attention: str) -> None:
     """With its vocabulary and weights; what it earns is logged, and the weights move."""
@@ -152,5 +171,8 @@ def test_what_cannot_be_begun_with(fit: Fit, config: Path, tmp_path: Path, capsy
         make(drawn, objective="self_critical", captions=1)
     with pytest.raises(CaptioningError, match="sharpness 0: must be more"):
         make(drawn, objective="self_critical", sharpness=0)
+    for setting, message in (({"sharpness": 2.0}, "sharpness 1"), ({"baseline": "greedy"}, "baseline 'others'")):
+        with pytest.raises(CaptioningError, match=f"tries 'beam' wants .*{message}"):
+            make(drawn, objective="self_critical", tries="beam", **setting)
     with pytest.raises(CaptioningError, match="look 'argmax' or 'expect'"):
         make(drawn, objective="self_critical", attention="hard", look="sample")
