@@ -10,6 +10,15 @@ from captioning.errors import CaptioningError
 NeighbourName = Literal["none", "mean", "self_attention", "bidirectional_lstm"]
 
 
+def some_places(annotations: Tensor, share: float) -> Tensor:
+    """A share of each picture's annotations (B, L, D), other places each time, in their order."""
+    if share == 1:
+        return annotations
+    kept = max(1, round(annotations.shape[1] * share))
+    places = torch.rand(annotations.shape[:2], device=annotations.device).topk(kept).indices.sort().values
+    return annotations.gather(1, places[..., None].expand(-1, -1, annotations.shape[-1]))
+
+
 class DropoutOfPictures(nn.Dropout):
     """Leaves the same numbers out of all annotations (B, L, D) of a picture, others of each picture.
 

@@ -6,13 +6,13 @@ Xu et al. 2015, "Show, Attend and Tell" (wiring ``paper``; equation numbers are 
 Shapes: B pictures, C captions (or beams) of each, T words, L places; D, H, E widths of annotation, state and embedding.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captioning.annotations import DropoutOfPictures, NeighbourName, Neighbours
+from captioning.annotations import DropoutOfPictures, NeighbourName, Neighbours, some_places
 from captioning.attention import (
     AttentionName,
     Choose,
@@ -27,6 +27,7 @@ from captioning.text import Vocabulary
 
 Wiring = Literal["paper", "luong"]
 Gate = Literal["none", "scalar", "vector"]
+DropoutBy = Literal["place", "picture"]
 
 
 class Memory(NamedTuple):
@@ -81,7 +82,9 @@ class Decoder(nn.Module):
         gate: β, how much of the context is let in: ``none``, one ``scalar`` as in the paper, or a ``vector``.
         neighbours: what lets annotations know each other before they are read.
         tied: the output layer takes the embeddings as its weights.
-        dropout: on squashed annotations (the same at all places), on the state and before the vocabulary.
+        dropout: on squashed annotations, on the state and before the vocabulary.
+        dropout_by: what it leaves out of squashed annotations is others at each ``place``, or the same at all places of
+            a ``picture``, which is then hard to learn by heart.
         word_dropout: share of the words before, in training, that it is not told.
         place_dropout: share of a picture's places, in training, that it is not shown; others each time.
     """
@@ -103,16 +106,19 @@ class Decoder(nn.Module):
         neighbours: NeighbourName = "none",
         tied: bool = False,
         dropout: float = 0.3,
+        dropout_by: DropoutBy = "place",
         word_dropout: float = 0.0,
         place_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if attention not in ("soft", "hard"):
-            raise CaptioningError(f"unknown attention '{attention}'; choose soft or hard")
-        if wiring not in ("paper", "luong"):
-            raise CaptioningError(f"unknown wiring '{wiring}'; choose paper or luong")
-        if gate not in ("none", "scalar", "vector"):
-            raise CaptioningError(f"unknown gate '{gate}'; choose none, scalar or vector")
+        for name, given, choices in (
+            ("attention", attention, AttentionName),
+            ("wiring", wiring, Wiring),
+            ("gate", gate, Gate),
+            ("dropout_by", dropout_by, DropoutBy),
+        ):
+            if given not in get_args(choices):
+                raise CaptioningError(f"unknown {name} '{given}'; choose {', '.join(get_args(choices))}")
         if place_dropout and score == "location":
             raise CaptioningError("score 'location' knows places by their number: it wants place_dropout 0")
         if not 0 <= place_dropout < 1:
@@ -133,6 +139,7 @@ class Decoder(nn.Module):
             "neighbours": neighbours,
             "tied": tied,
             "dropout": dropout,
+            "dropout_by": dropout_by,
             "word_dropout": word_dropout,
             "place_dropout": place_dropout,
         }
@@ -142,7 +149,8 @@ class Decoder(nn.Module):
         self.place_dropout = place_dropout
         self.squash: nn.Module = nn.Identity()
         if squash:
-            self.squash = nn.Sequential(nn.Linear(annotation_size, squash), nn.ReLU(), DropoutOfPictures(dropout))
+            leave_out = DropoutOfPictures(dropout) if dropout_by == "picture" else nn.Dropout(dropout)
+            self.squash = nn.Sequential(nn.Linear(annotation_size, squash), nn.ReLU(), leave_out)
             annotation_size = squash
         self.neighbours = nn.Identity() if neighbours == "none" else Neighbours(neighbours, annotation_size)
         scores = make_score(score, annotation_size, hidden_size, attention_size, places)
@@ -195,11 +203,7 @@ class Decoder(nn.Module):
     def show(self, annotations: Tensor) -> Tensor:
         """Annotations (B, L, D) without those that ``place_dropout`` leaves out: in training no picture looks the same
         twice, so that none is learnt by heart, and there is less to compute."""
-        if not (self.training and self.place_dropout):
-            return annotations
-        kept = max(1, round(annotations.shape[1] * (1 - self.place_dropout)))
-        places = torch.rand(annotations.shape[:2], device=annotations.device).topk(kept).indices.sort().values
-        return annotations.gather(1, places[..., None].expand(-1, -1, annotations.shape[-1]))
+        return some_places(annotations, 1 - self.place_dropout) if self.training else annotations
 
     def step(
         self, words: Tensor, state: State, memory: Memory, choose: Choose | None = None

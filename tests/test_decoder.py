@@ -256,6 +256,7 @@ def test_running_block_shrinks() -> None:
 def test_only_what_exists_can_be_chosen() -> None:
     with pytest.raises(CaptioningError, match="'dot' needs hidden_size 4 equal to the encoder's width 8"):
         Decoder(WORDS, WIDTH, PLACES, hidden_size=4, score="dot")
-    for setting in ({"wiring": "x"}, {"gate": "x"}, {"score": "x"}, {"neighbours": "x"}, {"attention": "x"}):
+    names = ("wiring", "gate", "score", "neighbours", "attention", "dropout_by")
+    for setting in ({name: "x"} for name in names):
         with pytest.raises(CaptioningError, match=r"unknown .* 'x'; choose"):
             Decoder(WORDS, WIDTH, PLACES, hidden_size=WIDTH, **setting)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from captioning import losses, metrics, search
-from captioning.attention import Choose
+from captioning.attention import Choose, LookName
 from captioning.datasets.records import Record
 from captioning.decoder import Decoder
+from captioning.errors import CaptioningError
 from captioning.search import Found, Search
 from captioning.text import Vocabulary, tokenise
 from captioning.training.data import pad
@@ -18,6 +19,20 @@ from captioning.training.data import pad
 Baseline = Literal["others", "greedy"]
 Try = Literal["samples", "beam"]
 _END = Vocabulary.MARKS[Vocabulary.END]
+
+
+def check_settings(tries: Try, captions: int, baseline: Baseline, sharpness: float, look: LookName | None) -> None:
+    """Refuse what could not be learnt from."""
+    if captions < (2 if baseline == "others" else 1):
+        raise CaptioningError(f"captions {captions}: a caption is compared with others, so take at least 2")
+    if sharpness <= 0:
+        raise CaptioningError(f"sharpness {sharpness}: must be more than 0")
+    if tries == "beam" and (sharpness, baseline) != (1, "others"):
+        raise CaptioningError(
+            "tries 'beam' wants captions compared with each other as they are: sharpness 1, baseline 'others'"
+        )
+    if look == "sample":
+        raise CaptioningError("self_critical reads its captions again, at the same places: look 'argmax' or 'expect'")
 
 
 class Critic:

@@ -19,7 +19,7 @@ from captioning.images import Fit
 from captioning.search import Found, Search
 from captioning.text import Vocabulary, tokenise
 from captioning.training.checkpoints import read_checkpoint
-from captioning.training.critic import Baseline, Critic, Try, learn, trial, way_to_try
+from captioning.training.critic import Baseline, Critic, Try, check_settings, learn, trial, way_to_try
 from captioning.training.data import Batch
 from captioning.training.schedules import WarmupCosine
 
@@ -101,22 +101,12 @@ class CaptioningModule(pl.LightningModule):
         self.decoder = Decoder(
             vocabulary_size=len(vocabulary), annotation_size=self.encoder.width, places=rows * columns, **decoder
         )
-        if objective == "self_critical" and captions < (2 if baseline == "others" else 1):
-            raise CaptioningError(f"captions {captions}: a caption is compared with others, so take at least 2")
-        if objective == "self_critical" and look == "sample":
-            raise CaptioningError(
-                "self_critical reads its captions again, at the same places: look 'argmax' or 'expect'"
-            )
+        if objective == "self_critical":
+            check_settings(tries, captions, baseline, sharpness, look)
         self.objective = objective
         self.tries = tries
         self.captions = captions
         self.baseline = baseline
-        if sharpness <= 0:
-            raise CaptioningError(f"sharpness {sharpness}: must be more than 0")
-        if tries == "beam" and (sharpness, baseline) != (1, "others"):
-            raise CaptioningError(
-                "tries 'beam' wants captions compared with each other as they are: sharpness 1, baseline 'others'"
-            )
         self.sharpness = sharpness
         self.label_smoothing = label_smoothing
         if not 0 <= scheduled_sampling <= 1:
