@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from captioning import __version__, models
 from captioning.errors import CaptioningError
@@ -121,10 +121,11 @@ def _parser() -> argparse.ArgumentParser:
         "slim",
         help="write a small copy of a model file, to hand on",
         description="Write a small copy of a model file: in half precision, and of its CNN only what was trained, "
-        "since every installation has the pretrained weights.",
+        "since every installation has the pretrained weights. The copy captions by the search that is given here.",
     )
     slim.add_argument("model", type=Path, metavar="MODEL", help="the .safetensors file of a training run")
     slim.add_argument("target", type=Path, metavar="TARGET", help="the file to write")
+    _add_search(slim)
     slim.set_defaults(run=_slim)
 
     shapes = commands.add_parser(
@@ -207,10 +208,15 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         group.add_argument(flag, type=kind, metavar=metavar, help=text)
 
 
+def _search(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("sample", *(flag.removeprefix("--").replace("-", "_") for flag in _SEARCH))
+    return {name: getattr(options, name) for name in names}
+
+
 def _slim(options: argparse.Namespace) -> None:
     from captioning.captioner import Captioner
 
-    Captioner.load(options.model, device="cpu").save(options.target, slim=True)
+    Captioner.load(options.model, device="cpu", **_search(options)).save(options.target, slim=True)
     print(f"{options.target}: {options.target.stat().st_size / 1e6:.1f} MB")
 
 
@@ -284,9 +290,8 @@ def _caption(options: argparse.Namespace) -> None:
     if options.overlay:
         formats = overlay.pop("format", "png").split(",")
         export = Export(options.overlay, pictures, [name.strip() for name in formats], **overlay)
-    names = ("sample", *(flag.removeprefix("--").replace("-", "_") for flag in _SEARCH))
-    search = {name: getattr(options, name) for name in names}
-    captioner = Captioner.load(options.model, look=options.look, seed=options.seed, n_best=options.n_best, **search)
+    given = {"look": options.look, "seed": options.seed, "n_best": options.n_best}
+    captioner = Captioner.load(options.model, **given, **_search(options))
     captions = captioner.each(pictures, options.batch_size)
     # A bar only where someone watches: the captions themselves show progress on a terminal.
     quiet = sys.stdout.isatty() or not sys.stderr.isatty() or len(pictures) <= options.batch_size

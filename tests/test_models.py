@@ -1,5 +1,6 @@
 """What comes along to caption with: small, whole, and not sure of what it cannot know."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -40,14 +41,23 @@ def test_the_soft_one_is_the_default(capsys: pytest.CaptureFixture[str]) -> None
     assert Captioner.load()(photo).text == Captioner.load("flickr8k-soft")(photo).text
 
 
-def test_what_cannot_be_known_scores_low(shipped: Captioner) -> None:
-    """Noise and plain colours get a caption too, whose score is below that of a man outdoors, whom it knows."""
+@pytest.fixture(scope="module")
+def unknowable() -> list[Image.Image]:
     noise = np.random.default_rng(0).integers(0, 256, (3, 300, 400, 3), dtype=np.uint8)
-    unknown = [*map(Image.fromarray, noise), *(Image.new("RGB", (400, 300), colour) for colour in ("black", "white"))]
-    captions = shipped(unknown)
+    return [*map(Image.fromarray, noise), *(Image.new("RGB", (400, 300), colour) for colour in ("black", "white"))]
+
+
+def test_what_cannot_be_known_scores_low(shipped: Captioner, unknowable: list[Image.Image]) -> None:
+    """Noise and plain colours get a caption too, with a score that half of Flickr8k's dev photos exceed by far or,
+    of the hard model, by a little: 0.40 and 0.37."""
+    captions = shipped(unknowable)
     assert all(caption.words for caption in captions)
-    photo = shipped(PHOTOS / "camera.png")
-    assert max(caption.score for caption in captions) < photo.score
+    assert max(caption.score for caption in captions) < (0.36 if shipped.decoder.hard else 0.33)
+
+
+def test_a_photo_that_it_knows_scores_higher(unknowable: list[Image.Image]) -> None:
+    captioner = Captioner.load()
+    assert max(caption.score for caption in captioner(unknowable)) < captioner(PHOTOS / "camera.png").score - 0.05
 
 
 def test_maps_are_maps(shipped: Captioner) -> None:
@@ -56,6 +66,13 @@ def test_maps_are_maps(shipped: Captioner) -> None:
     np.testing.assert_allclose(caption.maps.sum((1, 2)), 1, rtol=1e-4)
     one_place = bool((caption.maps.max((1, 2)) == 1).all())
     assert one_place == shipped.decoder.hard
+
+
+def test_slim_gives_the_copy_its_search(tmp_path: Path) -> None:
+    model, copy = models.locate(models.SHIPPED[0]), tmp_path / "copy.safetensors"
+    main(["slim", str(model), str(copy), "--beam", "4", "--length-penalty", "0.3"])
+    before, after = Captioner.load(model).search, Captioner.load(copy).search
+    assert after == dataclasses.replace(before, beam=4, length_penalty=0.3)
 
 
 def test_slim_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,7 +58,7 @@ def test_commands_and_python(
         *("caption", "caption", "caption", "caption", "caption", "caption", "caption"),
         *("shapes", "data", "fit", "test", "fit", "validate", "caption"),
         *("fit", "test", "caption", "predict", "score"),
-        *("fit", "validate", "slim", "fit", "fit", "fit"),
+        *("fit", "validate", "slim", "fit", "fit", "fit", "fit"),
     ]
     for program, subcommand, *arguments in commands:
         assert program == "captioning"
