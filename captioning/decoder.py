@@ -119,6 +119,8 @@ class Decoder(nn.Module):
         ):
             if given not in get_args(choices):
                 raise CaptioningError(f"unknown {name} '{given}'; choose {', '.join(get_args(choices))}")
+        if dropout_by == "picture" and not squash:
+            raise CaptioningError("dropout_by 'picture' is of squashed annotations: set squash to a width")
         if place_dropout and score == "location":
             raise CaptioningError("score 'location' knows places by their number: it wants place_dropout 0")
         if not 0 <= place_dropout < 1:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from captioning import attention, losses
+from captioning.annotations import DropoutOfPictures
 from captioning.attention import Choose, Look, look_at
 from captioning.decoder import Decoder, Memory, _running
 from captioning.errors import CaptioningError
@@ -256,6 +257,11 @@ def test_running_block_shrinks() -> None:
 def test_only_what_exists_can_be_chosen() -> None:
     with pytest.raises(CaptioningError, match="'dot' needs hidden_size 4 equal to the encoder's width 8"):
         Decoder(WORDS, WIDTH, PLACES, hidden_size=4, score="dot")
+    with pytest.raises(CaptioningError, match="'picture' is of squashed annotations"):
+        Decoder(WORDS, WIDTH, PLACES, dropout_by="picture")
+    assert any(
+        isinstance(module, DropoutOfPictures) for module in make_decoder(squash=4, dropout_by="picture").modules()
+    )
     names = ("wiring", "gate", "score", "neighbours", "attention", "dropout_by")
     for setting in ({name: "x"} for name in names):
         with pytest.raises(CaptioningError, match=r"unknown .* 'x'; choose"):
