@@ -1,5 +1,6 @@
 """The server as the command starts it, and what many clients at once get from it."""
 
+import functools
 import json
 import re
 import signal
@@ -63,7 +64,14 @@ def served(captioner: Captioner, tmp_path: Path) -> Iterator[tuple[subprocess.Po
         "--model",
         str(tmp_path / "tiny.safetensors"),
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # What a shell runs in the background is deaf to interrupts, and so would be all that it starts.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    ) as server:
         try:
             yield server, re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())[0]
         finally:
