@@ -84,7 +84,7 @@ class Decoder(nn.Module):
         tied: the output layer takes the embeddings as its weights.
         dropout: on squashed annotations, on the state and before the vocabulary.
         dropout_by: what it leaves out of squashed annotations is others at each ``place``, or the same at all places of
-            a ``picture``, which is then hard to learn by heart.
+            a ``picture``, so that it is harder to learn by heart.
         word_dropout: share of the words before, in training, that it is not told.
         place_dropout: share of a picture's places, in training, that it is not shown; others each time.
     """
