@@ -37,7 +37,8 @@ class LikeLengthBatches(Sampler[list[int]]):
         seed: of the order; None keeps the order of the records (for validation).
         rank: this process.
         processes: how many there are.
-        mirror: of each picture whether half the time its mirror image is taken, whose number is larger by their count.
+        copies: of each picture those that may be taken of it, one of them each time: copy c of a picture has its number
+            plus c times their count. None for the pictures themselves.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class LikeLengthBatches(Sampler[list[int]]):
         seed: int | None,
         rank: int = 0,
         processes: int = 1,
-        mirror: Sequence[bool] = (),
+        copies: Sequence[Sequence[int]] | None = None,
     ) -> None:
         self.lengths = lengths
         self.batch_size = batch_size
@@ -56,7 +57,7 @@ class LikeLengthBatches(Sampler[list[int]]):
         self.sampler = EpochOrder(len(lengths), seed)  # Lightning tells ``batch_sampler.sampler`` the epoch
         self.rank = rank
         self.processes = processes
-        self.mirror = mirror
+        self.copies = copies
         self.skip = 0  # batches of the next epoch that were taken before the run was stopped
 
     def __len__(self) -> int:
@@ -72,11 +73,10 @@ class LikeLengthBatches(Sampler[list[int]]):
         batches = self._cut(self._like_lengths_together(order))
         generator = torch.Generator().manual_seed(self.sampler.seed + self.sampler.epoch)
         batches = [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
-        if any(self.mirror):
-            turned = (torch.rand(len(order), generator=generator) < 0.5).tolist()
-            batches = [
-                [index + len(order) * (turned[index] and self.mirror[index]) for index in batch] for batch in batches
-            ]
+        if self.copies is not None:
+            chances = torch.rand(len(order), generator=generator).tolist()
+            taken = [own[int(chance * len(own))] for own, chance in zip(self.copies, chances, strict=True)]
+            batches = [[index + len(order) * taken[index] for index in batch] for batch in batches]
         first, self.skip = self.skip, 0
         return iter(batches[self.rank :: self.processes][first : len(self)])
 

@@ -161,13 +161,17 @@ def run(arguments: Sequence[str]) -> None:
     )
     if not lightnings_own:
         cli.datamodule.trainer = cli.trainer  # whose callbacks say what of the encoder will learn
-        cached = cli.datamodule.cache(cli.model.encoder, cli.trainer.strategy.root_device)
+        device = cli.trainer.strategy.root_device
+        cached = cli.datamodule.cache(cli.model.encoder, device)
         if cached is None:
             raise CaptioningError(
                 "a trained encoder has no lasting features: set model.train_encoder to false, "
                 "and tell FineTuneEncoder, if you have it, how many blocks learn"
             )
         print(f"features of {len(cached)} pictures: {_short(cached.folder)}")
+        crops = cli.datamodule.cache_crops(cli.model.encoder, device)
+        if crops is not None:
+            print(f"features of {len(crops.mirrored)} crops of {len(crops)} pictures: {_short(crops.folder)}")
 
 
 def _silence() -> None:

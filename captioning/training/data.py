@@ -71,6 +71,7 @@ class CaptionedPictures(Dataset[Batch]):
         in_memory: open each picture only once.
         features: the cache to take annotations from, so that no picture is opened at all.
         rows: where in the cache each record's picture is.
+        crops: a cache of random parts of these pictures.
         blocks: the last ones of the encoder, which the cache is from before.
     """
 
@@ -82,12 +83,14 @@ class CaptionedPictures(Dataset[Batch]):
         in_memory: bool = False,
         features: Features | None = None,
         rows: Sequence[int] = (),
+        crops: Features | None = None,
         blocks: int = 0,
     ) -> None:
         self.records = records
         self.transform = transform
         self.features = features
         self.rows = rows
+        self.crops = crops
         self.blocks = blocks
         self._opened: dict[int, Tensor] | None = {} if in_memory else None
         # Long captions first, and below long pictures first: the decoder then works on a small block.
@@ -103,22 +106,42 @@ class CaptionedPictures(Dataset[Batch]):
         """For each picture the lengths of its captions, longest first."""
         return [tuple(len(ids) - 1 for ids in captions) for captions in self.captions]
 
-    def can_be_mirrored(self) -> list[bool]:
-        """Of each picture whether the cache has its mirror image, and no caption says left or right."""
-        if self.features is None or not self.features.mirrored:
-            return [False] * len(self)
-        return [not any(SIDES & set(tokenise(caption)) for caption in record.captions) for record in self.records]
+    def copies(self) -> list[list[int]]:
+        """Of each picture the copies that show what its captions say: no mirror image if one says left or right.
+
+        Copy 0 is the picture itself; its mirror image and its crops follow, as far as the caches have them.
+        """
+        mirrored = [
+            *(self.features.mirrored if self.features else [False]),
+            *(self.crops.mirrored if self.crops else []),
+        ]
+        either = list(range(len(mirrored)))
+        upright = [copy for copy in either if not mirrored[copy]]
+        said = ({word for caption in record.captions for word in tokenise(caption)} for record in self.records)
+        return [upright if SIDES & words else either for words in said]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """The pictures of these numbers; one of len(self) or more is a picture's mirror image."""
+        """The pictures of these numbers; those from len(self) on are of the pictures' second copies, and so on."""
         size = len(self)
         indices = sorted(indices, key=lambda index: len(self.captions[index % size][0]), reverse=True)
         words, lengths = pad([self.captions[index % size] for index in indices])
         records = [self.records[index % size] for index in indices]
         if self.features is not None:
-            rows = [self.rows[index % size] + index // size * len(self.features) for index in indices]
-            return Batch(None, self.features[rows], self.blocks, words, lengths, records)
+            return Batch(None, self._annotations(indices), self.blocks, words, lengths, records)
         return Batch(torch.stack([self._pixels(index) for index in indices]), None, 0, words, lengths, records)
+
+    def _annotations(self, indices: Sequence[int]) -> Tensor:
+        """(B, L, D) in float16, from the cache that has them."""
+        assert self.features is not None
+        size, whole = len(self), len(self.features.mirrored) * len(self)
+        is_crop = torch.tensor([index >= whole for index in indices])
+        rows = [self.rows[index % size] + index // size * len(self.features) for index in indices if index < whole]
+        if self.crops is None:
+            return self.features[rows]
+        annotations = torch.empty(len(indices), *self.features.annotations.shape[2:], dtype=torch.float16)
+        annotations[~is_crop] = self.features[rows]
+        annotations[is_crop] = self.crops[[index - whole for index in indices if index >= whole]]
+        return annotations
 
     def _pixels(self, index: int) -> Tensor:
         if self._opened is not None and index in self._opened:
@@ -172,6 +195,8 @@ class CaptioningData(pl.LightningDataModule):
         in_memory: keep pictures as the encoder wants them, once opened: faster, if there is room for all of them.
         features: folder of the feature cache, where the annotations of a frozen encoder are kept; null for none.
         mirror: train on mirror images too, but not where a caption says left or right; needs the feature cache.
+        crops: train on so many random parts of each picture too, which are harder to learn by heart; needs the feature
+            cache.
         workers: processes that load pictures beside the one that trains.
     """
 
@@ -188,6 +213,7 @@ class CaptioningData(pl.LightningDataModule):
         in_memory: bool = False,
         features: Path | None = Path("data/features"),
         mirror: bool = False,
+        crops: int = 0,
         workers: int = 0,
     ) -> None:
         super().__init__()
@@ -204,6 +230,9 @@ class CaptioningData(pl.LightningDataModule):
         self.in_memory = in_memory
         self.features = features
         self.mirror = mirror
+        if crops < 0:
+            raise CaptioningError(f"data.crops {crops}: must not be negative")
+        self.crops = crops
         self.workers = workers
 
     @functools.cached_property
@@ -225,21 +254,33 @@ class CaptioningData(pl.LightningDataModule):
         assert self.trainer is not None
         module: Any = self.trainer.lightning_module
         self.cache(module.encoder, self.trainer.strategy.root_device)
+        if self.trainer.state.fn == "fit":
+            self.cache_crops(module.encoder, self.trainer.strategy.root_device)
 
     def cache(self, encoder: Encoder, device: torch.device | str = "cpu") -> Features | None:
         """The feature cache of all splits, built if need be; None with an encoder that learns, now or later.
 
         If only its last blocks do, the cache has what goes into them.
         """
+        return self._cache(self.records, encoder, device)
+
+    def cache_crops(self, encoder: Encoder, device: torch.device | str = "cpu") -> Features | None:
+        """The cache of random parts of the training pictures, built if need be; None if there are to be none."""
+        return self._cache(self._split("train"), encoder, device, self.crops) if self.crops else None
+
+    def _cache(
+        self, records: Sequence[Record], encoder: Encoder, device: torch.device | str, crops: int = 0
+    ) -> Features | None:
         blocks = self._learning_blocks()
         if self.features is None or not encoder.frozen or blocks == 0:
-            if self.mirror:
-                raise CaptioningError("data.mirror needs the feature cache: a frozen encoder and data.features")
+            for name, wanted in (("mirror", self.mirror), ("crops", self.crops)):
+                if wanted:
+                    raise CaptioningError(f"data.{name} needs the feature cache: a frozen encoder and data.features")
             return None
-        images = [record.image for record in self.records]
         encoder.to(device)
         sight = encoder if blocks is None else encoder.trunk(blocks)
-        return features.ensure(self.features, sight, images, self.mirror, device)
+        images = [record.image for record in records]
+        return features.ensure(self.features, sight, images, self.mirror, device, crops=crops)
 
     def _learning_blocks(self) -> int | None:
         """How many of a frozen encoder's last blocks learn at some time; 0 for all of them, None for none."""
@@ -275,6 +316,7 @@ class CaptioningData(pl.LightningDataModule):
             self.in_memory,
             self.cache(module.encoder, module.device),
             rows,
+            self.cache_crops(module.encoder, module.device) if split == "train" else None,
             self._learning_blocks() or 0,
         )
         size = self.batch_size if seed is not None else 4 * self.batch_size  # without gradients, more fit at once
@@ -285,7 +327,7 @@ class CaptioningData(pl.LightningDataModule):
             seed,
             self.trainer.global_rank,
             self.trainer.world_size,
-            pictures.can_be_mirrored(),
+            pictures.copies(),
         )
         return ResumableLoader(
             pictures,

@@ -53,15 +53,33 @@ def test_each_picture_once_ever(tmp_path: Path, encoder: Encoder, images: list[P
 
 def test_mirror_images(tmp_path: Path, encoder: Encoder, images: list[Path]) -> None:
     cached = features.ensure(tmp_path, encoder, images, mirror=True)
-    assert cached.mirrored
+    assert cached.mirrored == [False, True]
     pixels = encoder.transform(open_image(images[5]))[None]
     torch.testing.assert_close(cached[[25]].float(), encoder(pixels.flip(-1)), atol=2e-3, rtol=2e-3)
     assert not torch.equal(cached[[5]], cached[[25]])
 
 
+def test_crops_are_parts_of_their_picture(tmp_path: Path, encoder: Encoder, images: list[Path]) -> None:
+    cached = features.ensure(tmp_path, encoder, images, mirror=True, crops=3)
+    assert cached.mirrored == [False, True, False]
+    assert cached.annotations.shape[:2] == (3, 20)
+    photo, chance = open_image(images[5]), np.random.default_rng(5)
+    for copy, mirrored in enumerate(cached.mirrored):
+        left, top, right, bottom = part = features._part(photo.size, chance)
+        assert 0 <= left < right <= photo.width
+        assert 0 <= top < bottom <= photo.height
+        assert right - left >= 0.59 * photo.width
+        assert bottom - top >= 0.59 * photo.height
+        pixels = encoder.transform(photo.crop(part))[None]
+        expected = encoder(pixels.flip(-1) if mirrored else pixels)
+        torch.testing.assert_close(cached[[5 + 20 * copy]].float(), expected, atol=2e-3, rtol=2e-3)
+
+
 def test_whatever_changes_is_built_anew(tmp_path: Path, encoder: Encoder, images: list[Path], drawn: Path) -> None:
     folders = {features.locate(tmp_path, encoder, images, False)}
     folders.add(features.locate(tmp_path, encoder, images, True))
+    folders.add(features.locate(tmp_path, encoder, images, True, crops=2))
+    folders.add(features.locate(tmp_path, encoder, images, True, crops=3))
     folders.add(features.locate(tmp_path, encoder, images[:-1], False))
     folders.add(features.locate(tmp_path, encoder, [*images[1:], images[0]], False))
     folders.add(features.locate(tmp_path, Encoder("tiny", image_size=96, frozen=True), images, False))
@@ -74,13 +92,14 @@ def test_whatever_changes_is_built_anew(tmp_path: Path, encoder: Encoder, images
     copy.write_bytes(images[0].read_bytes())
     os.utime(copy, ns=(0, 0))
     folders.add(features.locate(tmp_path, encoder, [copy, *images[1:]], False))
-    assert len(folders) == 8
+    assert len(folders) == 10
 
 
+@pytest.mark.parametrize("crops", [0, 1])
 def test_an_interrupted_build_goes_on(
-    tmp_path: Path, encoder: Encoder, images: list[Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, encoder: Encoder, images: list[Path], monkeypatch: pytest.MonkeyPatch, crops: int
 ) -> None:
-    whole = features.ensure(tmp_path / "whole", encoder, images, batch_size=4)
+    whole = features.ensure(tmp_path / "whole", encoder, images, batch_size=4, crops=crops)
     seen = count(encoder)
 
     def stop_at_last(picture: Path, size: int) -> Image.Image:
@@ -91,11 +110,11 @@ def test_an_interrupted_build_goes_on(
     monkeypatch.setattr(features, "_SAVE_EVERY", 2)
     monkeypatch.setattr(features, "open_image", stop_at_last)
     with pytest.raises(KeyboardInterrupt):
-        features.ensure(tmp_path / "parts", encoder, images, batch_size=4)
+        features.ensure(tmp_path / "parts", encoder, images, batch_size=4, crops=crops)
     assert sum(seen) == 16
-    assert not features.locate(tmp_path / "parts", encoder, images, False).exists(), "half a cache is none"
+    assert not features.locate(tmp_path / "parts", encoder, images, False, crops).exists(), "half a cache is none"
     monkeypatch.undo()
-    resumed = features.ensure(tmp_path / "parts", encoder, images, batch_size=4)
+    resumed = features.ensure(tmp_path / "parts", encoder, images, batch_size=4, crops=crops)
     assert sum(seen) == 20
     assert np.array_equal(resumed.annotations, whole.annotations)
     assert sorted(path.name for path in resumed.folder.iterdir()) == ["annotations.npy", "pictures.txt"]

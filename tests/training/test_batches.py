@@ -37,14 +37,14 @@ def test_processes_share_the_batches() -> None:
     assert sorted(index for share in shares for batch in share for index in batch) == list(range(50)), "none is lost"
 
 
-def test_mirror_images_are_taken_half_the_time() -> None:
-    mirror = [index % 4 != 0 for index in range(400)]
-    batches = LikeLengthBatches([(5,)] * 400, batch_size=8, pool=2, seed=3, mirror=mirror)
+def test_each_copy_of_a_picture_is_taken_as_often() -> None:
+    copies = [[0, 1, 2] if index % 4 else [0, 2] for index in range(400)]
+    batches = LikeLengthBatches([(5,)] * 400, batch_size=8, pool=2, seed=3, copies=copies)
     taken = [index for batch in batches for index in batch]
     assert sorted(index % 400 for index in taken) == list(range(400))
-    turned = {index - 400 for index in taken if index >= 400}
-    assert all(mirror[index] for index in turned)
-    assert 110 < len(turned) < 190
+    assert all(index // 400 in copies[index % 400] for index in taken)
+    of_three = [index // 400 for index in taken if index % 4]
+    assert all(75 < of_three.count(copy) < 125 for copy in range(3))
     assert taken == [index for batch in batches for index in batch], "the same epoch again"
     batches.sampler.set_epoch(1)
-    assert turned != {index - 400 for batch in batches for index in batch if index >= 400}
+    assert sorted(taken) != sorted(index for batch in batches for index in batch)

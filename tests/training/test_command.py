@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
 from captioning import Captioner
 from captioning.cli import main
+from captioning.datasets import karpathy
 from tests.training.conftest import Fit
 
 
@@ -145,12 +147,27 @@ def test_features_are_made_before_training(config: Path, fit: Fit, tmp_path: Pat
     assert (folder / "annotations.npy").stat().st_mtime_ns == made
 
 
+def test_crops_are_made_once_and_for_training_only(config: Path, fit: Fit, drawn: Path, tmp_path: Path, capsys) -> None:
+    frozen = ("--model.train_encoder", "false", "--data.crops", "2")
+    main(["features", "--config", str(config), *frozen])
+    folders = {path for path in (tmp_path / "features").iterdir() if path.is_dir()}
+    assert len(folders) == 2
+    (crops,) = (path for path in folders if len(np.load(path / "annotations.npy", mmap_mode="r")) == 2)
+    training = [record for record in karpathy.read(drawn) if record.split == "train"]
+    assert f"features of 2 crops of {len(training)} pictures: {crops}" in capsys.readouterr().out
+    assert (crops / "pictures.txt").read_text().splitlines() == [str(record.image) for record in training]
+    fit(*frozen, "--trainer.max_epochs", "1")
+    assert {path for path in (tmp_path / "features").iterdir() if path.is_dir()} == folders
+
+
 def test_features_need_a_frozen_encoder(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check_error(capsys, ["features", "--config", str(config)], "model.train_encoder to false")
     check_error(capsys, ["features", "--config", str(config), "--model.hiden_size", "8"], "hiden_size", "did you mean")
     check_error(
         capsys, ["fit", "--config", str(config), "--data.mirror", "true"], "data.mirror needs the feature cache"
     )
+    check_error(capsys, ["fit", "--config", str(config), "--data.crops", "2"], "data.crops needs the feature cache")
+    check_error(capsys, ["fit", "--config", str(config), "--data.crops", "-1"], "data.crops -1", "negative")
 
 
 def test_a_config_with_a_typo(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

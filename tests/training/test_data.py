@@ -57,30 +57,34 @@ def test_rare_words_are_left_out(drawn: Path) -> None:
 
 @pytest.fixture
 def cached(drawn: Path, tmp_path: Path) -> CaptionedPictures:
-    """All drawn scenes, with mirror images, from the cache; every other one in a split."""
+    """All drawn scenes, with mirror images, from the cache; every other one in a split, which has crops too."""
     records = karpathy.read(drawn)
     encoder = Encoder("tiny", frozen=True)
-    cache = features.ensure(tmp_path, encoder, [record.image for record in records], mirror=True)
+    images = [record.image for record in records]
+    cache = features.ensure(tmp_path, encoder, images, mirror=True)
+    crops = features.ensure(tmp_path, encoder, images[::2], mirror=True, crops=3)
     vocabulary = Vocabulary.build(tokenise(caption) for record in records for caption in record.captions)
     rows = range(0, len(records), 2)
-    return CaptionedPictures([records[row] for row in rows], vocabulary, encoder.transform, features=cache, rows=rows)
+    return CaptionedPictures(records[::2], vocabulary, encoder.transform, features=cache, rows=rows, crops=crops)
 
 
 def test_a_cached_batch_belongs_to_its_pictures(cached: CaptionedPictures) -> None:
     size = len(cached)
-    batch = cached.__getitems__([3, 9 + size, 0])
+    batch = cached.__getitems__([3, 9 + size, 5 + 4 * size, 0])
     assert batch.pixels is None
     for number, record in enumerate(batch.records):
         index = cached.records.index(record)
         row = cached.rows[index] + (len(cached.features) if index == 9 else 0)
-        assert torch.equal(batch.annotations[number], cached.features[[row]][0])
+        expected = cached.crops[[5 + 2 * size]] if index == 5 else cached.features[[row]]
+        assert torch.equal(batch.annotations[number], expected[0])
         said = {tuple(row.tolist()) for row in batch.words[number]}
         alone = {tuple(row.tolist()) for row in cached.__getitems__([index]).words[0]}
         assert {tuple(w for w in row if w) for row in said} == {tuple(w for w in row if w) for row in alone}
 
 
 def test_pictures_of_which_left_or_right_is_said_are_never_mirrored(cached: CaptionedPictures) -> None:
-    allowed = cached.can_be_mirrored()
-    for record, may in zip(cached.records, allowed, strict=True):
-        assert may == (re.search(r"\b(left|right)\b", " ".join(record.captions)) is None)
-    assert 0 < sum(allowed) < len(allowed)
+    copies = cached.copies()  # the picture, its mirror image, a crop, a mirrored one, a crop
+    for record, own in zip(cached.records, copies, strict=True):
+        sided = re.search(r"\b(left|right)\b", " ".join(record.captions)) is not None
+        assert own == ([0, 2, 4] if sided else [0, 1, 2, 3, 4])
+    assert {len(own) for own in copies} == {3, 5}
