@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -45,8 +46,13 @@ def test_a_recipe_for_photos_runs(name: str, drawn: Path, tmp_path: Path, monkey
         "1",
     ]
     main(["fit", "--config", str(REPOSITORY / "configs" / f"{name}.yaml"), *NARROW, *options, *batches])
-    assert len(list((tmp_path / "data" / "features").glob("*/annotations.npy"))) == 1
+    settings = yaml.safe_load(text)
+    copies = [1 + settings["data"].get("mirror", False)]
+    if crops := settings["data"].get("crops"):
+        copies.append(crops)
+    caches = (tmp_path / "data" / "features").glob("*/annotations.npy")
+    assert sorted(len(np.load(cache, mmap_mode="r")) for cache in caches) == copies
     model = tmp_path / "runs" / name / "version_0" / "checkpoints" / "best.safetensors"
     captioner = Captioner.load(model)
-    assert captioner.search.beam == yaml.safe_load(text)["model"]["search"]["beam"]
+    assert captioner.search.beam == settings["model"]["search"]["beam"]
     assert captioner(next((drawn / "images").iterdir())).words

@@ -1,6 +1,6 @@
 """The feature cache: each picture goes through a frozen CNN, or that part of one which is frozen, once, ever.
 
-So does each random part of it that training is to see, and its mirror image.
+So does its mirror image, and each random part of it that training is to see.
 
 Annotations are kept as one memory-mapped float16 array, in a folder named after a fingerprint of all they depend on:
 the CNN, its weights, the transform, and the pictures. What is being built lies in ``….unfinished`` until it is whole,
@@ -49,9 +49,14 @@ class Features:
         self.annotations = np.load(folder / "annotations.npy", mmap_mode="r")  # (copies, N, L, D)
 
     @property
+    def copies(self) -> int:
+        """How many there are of each picture."""
+        return len(self.annotations)
+
+    @property
     def mirrored(self) -> list[bool]:
         """Of each copy whether it is a mirror image."""
-        return [_is_mirrored(copy, self.mirror) for copy in range(len(self.annotations))]
+        return [_is_mirrored(copy, self.mirror) for copy in range(self.copies)]
 
     def __len__(self) -> int:
         return self.annotations.shape[1]
@@ -105,9 +110,9 @@ def ensure(
         images: the pictures.
         mirror: keep mirror images too.
         device: where the CNN runs.
-        batch_size: pictures that are opened at a time.
-        crops: keep so many random parts of each picture, instead of the picture; with ``mirror`` every second of them
-            is the mirror image of one.
+        batch_size: pictures that are opened at a time, each with all its crops.
+        crops: keep so many random parts of each picture instead of the picture; with ``mirror`` every second of them is
+            mirrored.
     """
     folder = locate(root, sight, images, mirror, crops)
     if not folder.is_dir():
@@ -196,7 +201,7 @@ def _batches(
     numbers: Sequence[int], images: Sequence[Path], transform: Transform, crops: int, size: int
 ) -> Iterator[Tensor]:
     """Pixels (crops or 1, B, 3, side, side); the next batch is decoded while the CNN works on the last."""
-    # So that a crop, too, has all the pixels that the CNN takes.
+    # A large JPEG is shrunk as it is decoded, but not so far that a crop would have less pixels than the CNN takes.
     smallest_side = math.ceil(transform.size / _LEAST_SIDE) if crops else transform.size
 
     def load(some: Sequence[int]) -> Tensor:
@@ -222,7 +227,7 @@ def _batches(
 
 def _part(size: tuple[int, int], chance: np.random.Generator) -> tuple[int, int, int, int]:
     """Left, top, right and bottom of a random part of a photo of that width and height."""
-    width, height = (max(1, round(side * chance.uniform(_LEAST_SIDE, 1))) for side in size)
+    width, height = (round(side * chance.uniform(_LEAST_SIDE, 1)) for side in size)
     left, top = (int(chance.integers(room + 1)) for room in (size[0] - width, size[1] - height))
     return left, top, left + width, top + height
 

@@ -171,7 +171,7 @@ def run(arguments: Sequence[str]) -> None:
         print(f"features of {len(cached)} pictures: {_short(cached.folder)}")
         crops = cli.datamodule.cache_crops(cli.model.encoder, device)
         if crops is not None:
-            print(f"features of {len(crops.mirrored)} crops of {len(crops)} pictures: {_short(crops.folder)}")
+            print(f"features of {crops.copies} crops of {len(crops)} pictures: {_short(crops.folder)}")
 
 
 def _silence() -> None:

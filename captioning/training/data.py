@@ -111,12 +111,12 @@ class CaptionedPictures(Dataset[Batch]):
 
         Copy 0 is the picture itself; its mirror image and its crops follow, as far as the caches have them.
         """
-        mirrored = [
-            *(self.features.mirrored if self.features else [False]),
-            *(self.crops.mirrored if self.crops else []),
-        ]
+        caches = [cache for cache in (self.features, self.crops) if cache is not None]
+        mirrored = [copy for cache in caches for copy in cache.mirrored] or [False]
         either = list(range(len(mirrored)))
         upright = [copy for copy in either if not mirrored[copy]]
+        if upright == either:
+            return [either] * len(self)
         said = ({word for caption in record.captions for word in tokenise(caption)} for record in self.records)
         return [upright if SIDES & words else either for words in said]
 
@@ -133,11 +133,11 @@ class CaptionedPictures(Dataset[Batch]):
     def _annotations(self, indices: Sequence[int]) -> Tensor:
         """(B, L, D) in float16, from the cache that has them."""
         assert self.features is not None
-        size, whole = len(self), len(self.features.mirrored) * len(self)
-        is_crop = torch.tensor([index >= whole for index in indices])
+        size, whole = len(self), self.features.copies * len(self)
         rows = [self.rows[index % size] + index // size * len(self.features) for index in indices if index < whole]
         if self.crops is None:
             return self.features[rows]
+        is_crop = torch.tensor([index >= whole for index in indices])
         annotations = torch.empty(len(indices), *self.features.annotations.shape[2:], dtype=torch.float16)
         annotations[~is_crop] = self.features[rows]
         annotations[is_crop] = self.crops[[index - whole for index in indices if index >= whole]]
@@ -195,8 +195,9 @@ class CaptioningData(pl.LightningDataModule):
         in_memory: keep pictures as the encoder wants them, once opened: faster, if there is room for all of them.
         features: folder of the feature cache, where the annotations of a frozen encoder are kept; null for none.
         mirror: train on mirror images too, but not where a caption says left or right; needs the feature cache.
-        crops: train on so many random parts of each picture too, which are harder to learn by heart; needs the feature
-            cache.
+        crops: train on so many random parts of each picture too, of 60 to 100 % of its width and height, which are
+            harder to learn by heart. With ``mirror`` every second of them is mirrored. Each time one of a picture's
+            copies is taken, all alike often; needs the feature cache.
         workers: processes that load pictures beside the one that trains.
     """
 
@@ -250,7 +251,10 @@ class CaptioningData(pl.LightningDataModule):
         return Vocabulary.build(captions, self.minimum_count, self.maximum_words).words
 
     def prepare_data(self) -> None:
-        """Once on each machine, before the processes part: draw scenes, and fill the feature cache."""
+        """Once on each machine, before the processes part: draw scenes, and fill the feature caches.
+
+        That of crops only for training.
+        """
         assert self.trainer is not None
         module: Any = self.trainer.lightning_module
         self.cache(module.encoder, self.trainer.strategy.root_device)
@@ -327,7 +331,7 @@ class CaptioningData(pl.LightningDataModule):
             seed,
             self.trainer.global_rank,
             self.trainer.world_size,
-            pictures.copies(),
+            pictures.copies() if seed is not None else None,
         )
         return ResumableLoader(
             pictures,

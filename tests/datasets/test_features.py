@@ -75,6 +75,22 @@ def test_crops_are_parts_of_their_picture(tmp_path: Path, encoder: Encoder, imag
         torch.testing.assert_close(cached[[5 + 20 * copy]].float(), expected, atol=2e-3, rtol=2e-3)
 
 
+def test_crops_of_a_large_photo_have_all_the_pixels_that_the_cnn_takes(
+    tmp_path: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("RGB", (1000, 800)).save(tmp_path / "large.jpg")
+    sides: list[int] = []
+
+    def crop(image: Image.Image, part: tuple[int, int, int, int]) -> Image.Image:
+        sides.append(min(part[2] - part[0], part[3] - part[1]))
+        return image
+
+    monkeypatch.setattr(Image.Image, "crop", crop)
+    features.ensure(tmp_path, encoder, [tmp_path / "large.jpg"], crops=8)
+    assert len(sides) == 8
+    assert encoder.transform.size <= min(sides) < 200, "and not many more than that"
+
+
 def test_whatever_changes_is_built_anew(tmp_path: Path, encoder: Encoder, images: list[Path], drawn: Path) -> None:
     folders = {features.locate(tmp_path, encoder, images, False)}
     folders.add(features.locate(tmp_path, encoder, images, True))

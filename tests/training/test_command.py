@@ -147,7 +147,7 @@ def test_features_are_made_before_training(config: Path, fit: Fit, tmp_path: Pat
     assert (folder / "annotations.npy").stat().st_mtime_ns == made
 
 
-def test_crops_are_made_once_and_for_training_only(config: Path, fit: Fit, drawn: Path, tmp_path: Path, capsys) -> None:
+def test_crops_are_made_once(config: Path, fit: Fit, drawn: Path, tmp_path: Path, capsys) -> None:
     frozen = ("--model.train_encoder", "false", "--data.crops", "2")
     main(["features", "--config", str(config), *frozen])
     folders = {path for path in (tmp_path / "features").iterdir() if path.is_dir()}
@@ -158,6 +158,24 @@ def test_crops_are_made_once_and_for_training_only(config: Path, fit: Fit, drawn
     assert (crops / "pictures.txt").read_text().splitlines() == [str(record.image) for record in training]
     fit(*frozen, "--trainer.max_epochs", "1")
     assert {path for path in (tmp_path / "features").iterdir() if path.is_dir()} == folders
+
+
+def test_crops_are_made_for_training_only(config: Path, fit: Fit, tmp_path: Path) -> None:
+    run = fit("--model.train_encoder", "false", "--trainer.max_epochs", "1")
+    checkpoint = ("--ckpt_path", str(run / "checkpoints" / "best.ckpt"))
+    settings = ("--model.train_encoder", "false", "--data.crops", "2", "--trainer.logger.init_args.version", "after")
+    main(["validate", "--config", str(config), *settings, *checkpoint])
+    assert len([path for path in (tmp_path / "features").iterdir() if path.is_dir()]) == 1
+
+
+def test_crops_go_into_an_encoder_whose_last_blocks_learn(config: Path, fit: Fit, tmp_path: Path) -> None:
+    callback = "captioning.training.callbacks.FineTuneEncoder"
+    tuned = ("--trainer.callbacks+", callback, "--trainer.callbacks.epoch", "0", "--trainer.callbacks.blocks", "1")
+    run = fit("--model.train_encoder", "false", "--data.crops", "2", *tuned)
+    caches = [np.load(path, mmap_mode="r") for path in (tmp_path / "features").glob("*/annotations.npy")]
+    assert sorted(len(cache) for cache in caches) == [1, 2]
+    assert len({cache.shape[2:] for cache in caches}) == 1
+    assert (run / "checkpoints" / "best.safetensors").is_file()
 
 
 def test_features_need_a_frozen_encoder(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
