@@ -55,9 +55,13 @@ def test_what_cannot_be_known_scores_low(shipped: Captioner, unknowable: list[Im
     assert max(caption.score for caption in captions) < (0.36 if shipped.decoder.hard else 0.33)
 
 
-def test_a_photo_that_it_knows_scores_higher(unknowable: list[Image.Image]) -> None:
+def test_photos_of_people_score_higher(unknowable: list[Image.Image]) -> None:
+    """People are what Flickr8k shows, and the default model should know them from what it cannot know."""
     captioner = Captioner.load()
-    assert max(caption.score for caption in captioner(unknowable)) < captioner(PHOTOS / "camera.png").score - 0.05
+    noise = max(caption.score for caption in captioner(unknowable))
+    people = [caption.score for caption in captioner([PHOTOS / "camera.png", PHOTOS / "astronaut.png"])]
+    assert min(people) > noise
+    assert sum(people) / 2 > noise + 0.05
 
 
 def test_maps_are_maps(shipped: Captioner) -> None:
