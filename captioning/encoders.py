@@ -50,7 +50,7 @@ class Entry:
     width: int
     stride: int
     size: int
-    preprocessing: Mapping[str, object]
+    preprocessing: Mapping[str, Any]
     pretrained: Callable[[nn.Module], dict[str, Tensor]] | None
 
 
@@ -252,7 +252,7 @@ class Encoder(Sight):
         super().__init__(
             network=up_to(network, entry.tap),
             settings={"name": name, "image_size": image_size, "fit": fit},
-            transform=Transform(image_size, fit=fit, **entry.preprocessing),  # type: ignore[arg-type]  # a table
+            transform=Transform(image_size, fit=fit, **entry.preprocessing),
             width=entry.width,
             grid=(image_size // entry.stride, image_size // entry.stride),
             frozen=frozen,

@@ -52,7 +52,7 @@ def test_what_cannot_be_known_scores_low(shipped: Captioner, unknowable: list[Im
     of the hard model, by a little: 0.40 and 0.37."""
     captions = shipped(unknowable)
     assert all(caption.words for caption in captions)
-    assert max(caption.score for caption in captions) < (0.36 if shipped.decoder.hard else 0.33)
+    assert max(caption.score for caption in captions) < (0.36 if shipped.decoder.hard else 0.28)
 
 
 def test_photos_of_people_score_higher(unknowable: list[Image.Image]) -> None:

@@ -1,6 +1,6 @@
 """The feature cache: each picture goes through a frozen CNN, or that part of one which is frozen, once, ever.
 
-So does its mirror image, and each random part of it that training is to see.
+So does its mirror image, and each random crop of it that training is to see.
 
 Annotations are kept as one memory-mapped float16 array, in a folder named after a fingerprint of all they depend on:
 the CNN, its weights, the transform, and the pictures. What is being built lies in ``….unfinished`` until it is whole,
@@ -111,7 +111,7 @@ def ensure(
         mirror: keep mirror images too.
         device: where the CNN runs.
         batch_size: pictures that are opened at a time, each with all its crops.
-        crops: keep so many random parts of each picture instead of the picture; with ``mirror`` every second of them is
+        crops: keep so many random crops of each picture instead of the picture; with ``mirror`` every second of them is
             mirrored.
     """
     folder = locate(root, sight, images, mirror, crops)
@@ -161,7 +161,7 @@ def _build(
             count = pixels.shape[1]
             with torch.inference_mode():
                 for copy in range(len(annotations)):
-                    own = pixels[copy] if crops else pixels[0]
+                    own = pixels[copy % len(pixels)]
                     seen = sight((own.flip(-1) if _is_mirrored(copy, mirror) else own).to(device))  # (B, L, D)
                     annotations[copy, done : done + count] = seen.to("cpu", torch.float16).numpy()
             done += count
@@ -201,7 +201,7 @@ def _batches(
     numbers: Sequence[int], images: Sequence[Path], transform: Transform, crops: int, size: int
 ) -> Iterator[Tensor]:
     """Pixels (crops or 1, B, 3, side, side); the next batch is decoded while the CNN works on the last."""
-    # A large JPEG is shrunk as it is decoded, but not so far that a crop would have less pixels than the CNN takes.
+    # A large JPEG is shrunk as it is decoded, but not so far that a crop would have fewer pixels than the CNN takes.
     smallest_side = math.ceil(transform.size / _LEAST_SIDE) if crops else transform.size
 
     def load(some: Sequence[int]) -> Tensor:
@@ -211,22 +211,22 @@ def _batches(
         photo = open_image(images[number], smallest_side)
         if not crops:
             return transform(photo)[None]
-        # Parts follow from the picture's number: an interrupted build goes on as it would have.
+        # Crops follow from the picture's number: an interrupted build goes on as it would have.
         chance = np.random.default_rng(number)
-        return torch.stack([transform(photo.crop(_part(photo.size, chance))) for _ in range(crops)])
+        return torch.stack([transform(photo.crop(_random_crop(photo.size, chance))) for _ in range(crops)])
 
-    parts = [numbers[first : first + size] for first in range(0, len(numbers), size)]
+    batches = [numbers[first : first + size] for first in range(0, len(numbers), size)]
     with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(load, parts[0]) if parts else None
-        for following in [*parts[1:], None]:
+        waiting = thread.submit(load, batches[0]) if batches else None
+        for following in [*batches[1:], None]:
             pixels = waiting.result() if waiting else None
             waiting = thread.submit(load, following) if following else None
             if pixels is not None:
                 yield pixels
 
 
-def _part(size: tuple[int, int], chance: np.random.Generator) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of a random part of a photo of that width and height."""
+def _random_crop(size: tuple[int, int], chance: np.random.Generator) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of a crop of a photo of that width and height."""
     width, height = (round(side * chance.uniform(_LEAST_SIDE, 1)) for side in size)
     left, top = (int(chance.integers(room + 1)) for room in (size[0] - width, size[1] - height))
     return left, top, left + width, top + height

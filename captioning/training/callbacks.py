@@ -147,8 +147,8 @@ class LogCaptions(Callback):
         self.pictures = pictures
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        without_loggers = trainer.fast_dev_run  # type: ignore[attr-defined]  # set where mypy does not see it
-        if stage in ("fit", "validate") and not _boards(trainer) and not without_loggers:
+        settings: Any = trainer  # set where mypy does not see them
+        if stage in ("fit", "validate") and not _boards(trainer) and not settings.fast_dev_run:
             rank_zero_warn(
                 "LogCaptions has no TensorBoardLogger to log to, and logs nothing; "
                 "set trainer.logger to pytorch_lightning.loggers.TensorBoardLogger"

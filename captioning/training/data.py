@@ -71,7 +71,7 @@ class CaptionedPictures(Dataset[Batch]):
         in_memory: open each picture only once.
         features: the cache to take annotations from, so that no picture is opened at all.
         rows: where in the cache each record's picture is.
-        crops: a cache of random parts of these pictures.
+        crops: a cache of random crops of these pictures.
         blocks: the last ones of the encoder, which the cache is from before.
     """
 
@@ -195,7 +195,7 @@ class CaptioningData(pl.LightningDataModule):
         in_memory: keep pictures as the encoder wants them, once opened: faster, if there is room for all of them.
         features: folder of the feature cache, where the annotations of a frozen encoder are kept; null for none.
         mirror: train on mirror images too, but not where a caption says left or right; needs the feature cache.
-        crops: train on so many random parts of each picture too, of 60 to 100 % of its width and height, which are
+        crops: train on so many random crops of each picture too, of 60 to 100 % of its width and height, which are
             harder to learn by heart. With ``mirror`` every second of them is mirrored. Each time one of a picture's
             copies is taken, all alike often; needs the feature cache.
         workers: processes that load pictures beside the one that trains.
@@ -269,7 +269,7 @@ class CaptioningData(pl.LightningDataModule):
         return self._cache(self.records, encoder, device)
 
     def cache_crops(self, encoder: Encoder, device: torch.device | str = "cpu") -> Features | None:
-        """The cache of random parts of the training pictures, built if need be; None if there are to be none."""
+        """The cache of random crops of the training pictures, built if need be; None if there are to be none."""
         return self._cache(self._split("train"), encoder, device, self.crops) if self.crops else None
 
     def _cache(

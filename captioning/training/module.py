@@ -267,7 +267,8 @@ class CaptioningModule(pl.LightningModule):
             "entropy": parts.entropy,
             "expected": expected.float().mean(),
         }
-        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set where mypy does not see it
+        trainer: Any = self.trainer  # some of it is set where mypy does not see it
+        every = trainer.log_every_n_steps
         if every and (self.trainer.global_step + 1) % every == 0:  # where it is logged: it takes its own backward pass
             parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
             term = hard.reward_weight * parts.score
@@ -339,5 +340,6 @@ class CaptioningModule(pl.LightningModule):
         self.log_dict({f"{stage}/{name}": score for name, score in scores.items()}, prog_bar=training)
 
     def _trained_on(self) -> list[list[str]]:
-        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # set where mypy does not see it
+        trainer: Any = self.trainer  # some of it is set where mypy does not see it
+        data = trainer.datamodule
         return [tokenise(caption) for record in data.records if record.split == "train" for caption in record.captions]

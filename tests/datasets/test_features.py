@@ -65,7 +65,7 @@ def test_crops_are_parts_of_their_picture(tmp_path: Path, encoder: Encoder, imag
     assert cached.annotations.shape[:2] == (3, 20)
     photo, chance = open_image(images[5]), np.random.default_rng(5)
     for copy, mirrored in enumerate(cached.mirrored):
-        left, top, right, bottom = part = features._part(photo.size, chance)
+        left, top, right, bottom = part = features._random_crop(photo.size, chance)
         assert 0 <= left < right <= photo.width
         assert 0 <= top < bottom <= photo.height
         assert right - left >= 0.59 * photo.width
