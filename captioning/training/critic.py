@@ -21,12 +21,16 @@ Try = Literal["samples", "beam"]
 _END = Vocabulary.MARKS[Vocabulary.END]
 
 
-def check_settings(tries: Try, captions: int, baseline: Baseline, sharpness: float, look: LookName | None) -> None:
+def check_settings(
+    tries: Try, captions: int, baseline: Baseline, sharpness: float, likelihood_weight: float, look: LookName | None
+) -> None:
     """Refuse what could not be learnt from."""
     if captions < (2 if baseline == "others" else 1):
         raise CaptioningError(f"captions {captions}: a caption is compared with others, so take at least 2")
     if sharpness <= 0:
         raise CaptioningError(f"sharpness {sharpness}: must be more than 0")
+    if likelihood_weight < 0:
+        raise CaptioningError(f"likelihood_weight {likelihood_weight}: must not be negative")
     if tries == "beam" and (sharpness, baseline) != (1, "others"):
         raise CaptioningError(
             "tries 'beam' wants captions compared with each other as they are: sharpness 1, baseline 'others'"
@@ -91,6 +95,8 @@ def trial(
 ) -> Tried:
     """Find captions, so many of each picture, and judge them."""
     tried = by(decoder, annotations, generator, count, choose)
+    # Long ones first, of each picture: the decoder then reads a small block.
+    tried = [sorted(captions, key=lambda one: len(one.log_probabilities), reverse=True) for captions in tried]
     rewards = _judge(critic, records, tried)
     if baseline == "others":
         expected = losses.of_the_others(rewards)
@@ -114,13 +120,26 @@ def learn(
     reading = decoder(annotations, words, lengths, choose)
     is_word = torch.arange(int(lengths.max())) < lengths[..., None]
     credit = (rewards - expected)[..., None].expand(is_word.shape)[is_word]
-    loss = losses.self_critical(sharpness * reading.logits, reading.targets, credit, lengths.numel())
+    is_first = (torch.arange(is_word.shape[-1]) == 0).expand(is_word.shape)[is_word]
+    logits = _of_what_may_be_said(reading.logits, is_first.to(reading.logits.device))
+    loss = losses.self_critical(sharpness * logits, reading.targets, credit, lengths.numel())
     return loss, {
         "likelihood": losses.likelihood(reading.logits.detach(), reading.targets, lengths.numel()),
         "reward": rewards.mean(),
         "baseline": expected.mean(),
         "words": lengths.float().mean(),
     }
+
+
+def _of_what_may_be_said(logits: Tensor, is_first: Tensor) -> Tensor:
+    """Logits (N, V), −∞ where a caption could not have gone on: not with <unk>, and at its first word not by ending.
+
+    What is never drawn is never judged, and would take up the probability of every word that earned little, until
+    nothing that is drawn is likely any more.
+    """
+    logits = logits.index_fill(-1, torch.tensor(search.UNSAYABLE, device=logits.device), -torch.inf)
+    is_end = torch.arange(logits.shape[-1], device=logits.device) == Vocabulary.END
+    return logits.masked_fill(is_first[:, None] & is_end, -torch.inf)
 
 
 def _judge(critic: Critic, records: Sequence[Record], captions: Sequence[Sequence[Found]]) -> Tensor:

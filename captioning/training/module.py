@@ -42,6 +42,8 @@ class CaptioningModule(pl.LightningModule):
         baseline: what they are compared with: the mean of the ``others``, or the ``greedy`` one.
         sharpness: p ** sharpness is what samples are drawn from, and what learns. At 1, ``self_critical`` first makes
             the model sure of itself, which a beam search gains nothing by; at 2 it learns what to say from the start.
+        likelihood_weight: of the likelihood of the true captions, beside what its own captions earn. With it
+            ``self_critical`` goes on learning what is in the photos, and may begin before they are known by heart.
         label_smoothing: share of the probability that training asks for all words alike.
         scheduled_sampling: share of the words before, at the end of the training, that are the model's own and not the
             truth; it grows from 0. Of ``likelihood`` only.
@@ -76,6 +78,7 @@ class CaptioningModule(pl.LightningModule):
         captions: int = 5,
         baseline: Baseline = "others",
         sharpness: float = 1.0,
+        likelihood_weight: float = 0.0,
         label_smoothing: float = 0.0,
         scheduled_sampling: float = 0.0,
         doubly_stochastic: float = 1.0,
@@ -102,12 +105,13 @@ class CaptioningModule(pl.LightningModule):
             vocabulary_size=len(vocabulary), annotation_size=self.encoder.width, places=rows * columns, **decoder
         )
         if objective == "self_critical":
-            check_settings(tries, captions, baseline, sharpness, look)
+            check_settings(tries, captions, baseline, sharpness, likelihood_weight, look)
         self.objective = objective
         self.tries = tries
         self.captions = captions
         self.baseline = baseline
         self.sharpness = sharpness
+        self.likelihood_weight = likelihood_weight
         self.label_smoothing = label_smoothing
         if not 0 <= scheduled_sampling <= 1:
             raise CaptioningError(f"scheduled_sampling {scheduled_sampling}: a share lies between 0 and 1")
@@ -278,12 +282,12 @@ class CaptioningModule(pl.LightningModule):
 
     def _critical_loss(self, critic: Critic, batch: Batch, annotations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """By policy gradient on whole captions; a hard model looks as it does when it captions."""
-        annotations = self.decoder.show(annotations)
+        shown = self.decoder.show(annotations)
         self.decoder.eval()  # the model that captions is judged, not one with some of its parts left out
         tried = trial(
             critic,
             self.decoder,
-            annotations,
+            shown,
             batch.records,
             self.captions,
             self.baseline,
@@ -291,8 +295,12 @@ class CaptioningModule(pl.LightningModule):
             self._generator(),
             self._choose(),
         )
-        loss, parts = learn(self.decoder, annotations, tried, self.sharpness, self._choose())
+        loss, parts = learn(self.decoder, shown, tried, self.sharpness, self._choose())
         self.decoder.train()
+        if self.likelihood_weight:
+            true, of_true = self._loss(batch, annotations, self._choose())
+            loss = loss + self.likelihood_weight * true
+            parts["true_likelihood"] = of_true["likelihood"]
         return loss, parts
 
     def _evaluate(self, batch: Batch, stage: str) -> None:

@@ -128,6 +128,66 @@ def test_captions_are_read_again_as_they_were_sampled(drawn: Path) -> None:
     assert loss.requires_grad
 
 
+def test_what_learns_is_the_chance_by_which_captions_were_drawn() -> None:
+    """Were <unk>, which is never drawn, left among the words, it would take up what those that earn little lose."""
+    decoder, annotations = make_decoder().eval(), torch.randn(1, 4, 8)
+    with torch.no_grad():
+        decoder.output.bias[Vocabulary.UNKNOWN] = 3.0
+        decoder.output.bias[Vocabulary.END] = 2.0
+    by = way_to_try(Search(6), "samples", 5, 2.0)
+    tried = trial(
+        Critic(RECORDS, WORDS),
+        decoder,
+        annotations,
+        RECORDS[:1],
+        5,
+        "others",
+        by,
+        torch.Generator().manual_seed(3),
+        None,
+    )
+    loss, _ = learn(
+        decoder, annotations, tried._replace(rewards=torch.ones(1, 5), expected=torch.zeros(1, 5)), 2.0, None
+    )
+
+    never = [Vocabulary.PAD, Vocabulary.START, Vocabulary.UNKNOWN]
+    drawn = 0.0
+    for ids, length in zip(tried.words[0].tolist(), tried.lengths[0].tolist(), strict=True):
+        memory, state = decoder.start(annotations)
+        for step, (word, following) in enumerate(itertools.pairwise(ids[: length + 1])):
+            chances, state, _ = decoder.step(torch.tensor([[word]]), state, memory)
+            chances = chances.detach()[0, 0].index_fill(0, torch.tensor(never), -torch.inf)
+            if step == 0:
+                chances[Vocabulary.END] = -torch.inf
+            drawn += chances.mul(2.0).log_softmax(-1)[following].item() / 5
+    assert loss.item() == pytest.approx(-drawn, abs=1e-4)
+    loss.backward()
+    assert decoder.output.bias.grad[never].abs().max() == 0
+    assert decoder.output.bias.grad[Vocabulary.END] != 0
+
+
+def test_the_true_captions_may_go_on_teaching(drawn: Path) -> None:
+    """Their loss, with dropout and all, is added to that of the captions it tries, as heavily as it is told to."""
+    module, _ = make(drawn, objective="self_critical", dropout=0.5, doubly_stochastic=0.0)
+    words, lengths = pad([[[Vocabulary.START, 4, 5, 6, Vocabulary.END]]])
+    annotations = torch.randn(1, module.decoder.settings["places"], module.encoder.width)
+    record = Record(Path("one.jpg"), (" ".join(module.vocabulary.words[4:7]),), "train")
+    batch = Batch(None, annotations, 0, words, lengths, [record])
+    outcomes = {}
+    for weight in (0.0, 0.5):
+        torch.manual_seed(0)
+        module.likelihood_weight = weight
+        outcomes[weight] = module._critical_loss(Critic([record], module.vocabulary), batch, annotations)
+    (alone, parts), (together, more) = outcomes.values()
+    assert "true_likelihood" not in parts
+    torch.manual_seed(1)
+    losses_with_dropout = {round(module._loss(batch, annotations, None)[0].item(), 4) for _ in range(3)}
+    assert len(losses_with_dropout) == 3, "what is read for the likelihood has parts left out"
+    torch.testing.assert_close(together, alone + 0.5 * more["true_likelihood"])
+    torch.testing.assert_close(more["likelihood"], parts["likelihood"])
+    assert more["true_likelihood"].requires_grad
+
+
 def test_a_beam_is_tried_as_the_search_would_find_it() -> None:
     search = Search(9, minimum_length=2, no_repeat=2, beam=3, length_penalty=0.7)
     assert way_to_try(search, "beam", 5, 1.0) == dataclasses.replace(search, beam=5)
@@ -138,8 +198,12 @@ def test_a_beam_is_tried_as_the_search_would_find_it() -> None:
     expected = by(decoder, annotations, torch.Generator(), 5)
     for picture, captions in enumerate(expected):
         assert len({tuple(one.words) for one in captions}) == 5
-        for number, one in enumerate(captions):
-            assert tried.words[picture, number, 1 : len(one.words) + 1].tolist() == one.words
+        lengths = tried.lengths[picture].tolist()
+        assert lengths == sorted(lengths, reverse=True), "long ones first: there is less to read"
+        read = {
+            tuple(words[1 : length + 1].tolist()) for words, length in zip(tried.words[picture], lengths, strict=True)
+        }
+        assert read == {(*one.words, Vocabulary.END)[: len(one.log_probabilities)] for one in captions}
 
 
 @pytest.mark.parametrize("attention", ["soft", "hard"])
@@ -171,6 +235,8 @@ def test_what_cannot_be_begun_with(fit: Fit, config: Path, tmp_path: Path, capsy
         make(drawn, objective="self_critical", captions=1)
     with pytest.raises(CaptioningError, match="sharpness 0: must be more"):
         make(drawn, objective="self_critical", sharpness=0)
+    with pytest.raises(CaptioningError, match=r"likelihood_weight -0.1: must not be negative"):
+        make(drawn, objective="self_critical", likelihood_weight=-0.1)
     for setting, message in (({"sharpness": 2.0}, "sharpness 1"), ({"baseline": "greedy"}, "baseline 'others'")):
         with pytest.raises(CaptioningError, match=f"tries 'beam' wants .*{message}"):
             make(drawn, objective="self_critical", tries="beam", **setting)
