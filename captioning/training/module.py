@@ -43,10 +43,11 @@ class CaptioningModule(pl.LightningModule):
         sharpness: p ** sharpness is what samples are drawn from, and what learns. At 1, ``self_critical`` first makes
             the model sure of itself, which a beam search gains nothing by; at 2 it learns what to say from the start.
         likelihood_weight: of the likelihood of the true captions, beside what its own captions earn. With it
-            ``self_critical`` goes on learning what is in the photos, and may begin before they are known by heart.
+            ``self_critical`` goes on learning what is in the photos, and may begin before they are known by heart. All
+            settings of ``likelihood`` count for it; a hard model reads them where it looks when it captions.
         label_smoothing: share of the probability that training asks for all words alike.
         scheduled_sampling: share of the words before, at the end of the training, that are the model's own and not the
-            truth; it grows from 0. Of ``likelihood`` only.
+            truth; it grows from 0. Of true captions only.
         doubly_stochastic: λ, weight of the term that asks each place to be looked at once in all.
         estimator: how the gradient of hard attention is estimated: ``reinforce`` (the paper's), ``leave_one_out``,
             ``learned``, ``gumbel`` or ``top_k``. This and the seven settings below are of ``attention: hard`` only.
