@@ -217,7 +217,8 @@ class Captioner:
             with safe_open(path, framework="pt", device=device) as file:
                 header = json.loads((file.metadata() or {})[_HEADER])
                 written_in = header["format"]
-                state = {name: _full(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 (not a dict)
+                names = file.keys()  # it is no dict, and cannot be walked through by itself
+                state = {name: _full(file.get_tensor(name)) for name in names}
         except FileNotFoundError:
             raise CaptioningError(
                 f"{path}: no such model file; 'captioning fit' leaves one behind, and these come along: "

@@ -180,7 +180,7 @@ class Decoder(nn.Module):
         self.output = nn.Linear(output_size, vocabulary_size)  # L_o
         self.tied = tied
         if tied:  # its weights are the embeddings'
-            self.output.weight = None  # type: ignore[assignment]  # torch takes None, its stub does not
+            self.output.register_parameter("weight", None)
         self._initialise()
 
     def _initialise(self) -> None:

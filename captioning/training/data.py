@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,7 @@ class ResumableLoader(DataLoader[Batch]):
     batch_sampler: LikeLengthBatches
     given = 0
 
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # torch's own is a private class
+    def __iter__(self) -> Any:  # an iterator of batches; what torch's own gives is of a private class
         self.given = self.batch_sampler.skip
         for batch in super().__iter__():
             self.given += 1

@@ -9,18 +9,18 @@ import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
-from captioning import attention, losses, metrics, scoring
+from captioning import attention, losses
 from captioning.captioner import Captioner, describe_model
-from captioning.datasets.scenes import Scene
 from captioning.decoder import Decoder
 from captioning.encoders import Encoder
 from captioning.errors import CaptioningError
 from captioning.images import Fit
 from captioning.search import Found, Search
-from captioning.text import Vocabulary, tokenise
+from captioning.text import Vocabulary
 from captioning.training.checkpoints import read_checkpoint
 from captioning.training.critic import Baseline, Critic, Try, check_settings, learn, trial, way_to_try
 from captioning.training.data import Batch
+from captioning.training.evaluation import Generated, scores
 from captioning.training.schedules import WarmupCosine
 
 
@@ -322,33 +322,12 @@ class CaptioningModule(pl.LightningModule):
         return torch.Generator(self.device).manual_seed(int(torch.randint(2**62, ())))
 
     def _score(self, stage: str) -> None:
-        """Corpus-level scores of all that was generated, on drawn scenes with truth and pointing."""
-        evaluated = [
-            (record, self.vocabulary.decode(found.words), found.weights.unflatten(1, self.encoder.grid).numpy())
+        generated = [
+            Generated(record, self.vocabulary.decode(one.words), one.weights.unflatten(1, self.encoder.grid).numpy())
             for batch, captions in self._evaluated
-            for record, found in zip(batch.records, captions, strict=True)
+            for record, one in zip(batch.records, captions, strict=True)
         ]
         self._evaluated.clear()
-        if self.trainer.world_size > 1:
-            everywhere: list[Any] = [None] * self.trainer.world_size
-            torch.distributed.all_gather_object(everywhere, evaluated)
-            evaluated = [row for rows in everywhere for row in rows]
-        records, captions, maps = zip(*evaluated, strict=True)
-        references = [[tokenise(caption) for caption in record.captions] for record in records]
+        figures = scores(generated, self.trainer)
         training = self.trainer.state.fn == "fit"
-        scores = scoring.score(captions, references, [] if training else self._trained_on()).figures
-        if training:  # of these the table says enough
-            scores = {name: scores[name] for name in ("bleu4", "rouge_l", "cider")}
-        if all("scene" in record.details for record in records):
-            scenes = [Scene.from_json(record.details["scene"]) for record in records]
-            scores["truth"] = metrics.truth(captions, scenes)
-            scores["pointing"] = metrics.pointing(captions, maps, scenes)
-        elif not training:  # too slow for every epoch
-            own = scoring.meteor(captions, references) if self.trainer.is_global_zero else {}
-            scores |= self.trainer.strategy.broadcast(own)
-        self.log_dict({f"{stage}/{name}": score for name, score in scores.items()}, prog_bar=training)
-
-    def _trained_on(self) -> list[list[str]]:
-        trainer: Any = self.trainer  # some of it is set where mypy does not see it
-        data = trainer.datamodule
-        return [tokenise(caption) for record in data.records if record.split == "train" for caption in record.captions]
+        self.log_dict({f"{stage}/{name}": figure for name, figure in figures.items()}, prog_bar=training)
