@@ -22,7 +22,14 @@ _END = Vocabulary.MARKS[Vocabulary.END]
 
 
 def check_settings(
-    tries: Try, captions: int, baseline: Baseline, sharpness: float, likelihood_weight: float, look: LookName | None
+    tries: Try,
+    captions: int,
+    baseline: Baseline,
+    sharpness: float,
+    likelihood_weight: float,
+    look_alikes: int,
+    look_alike_share: float,
+    look: LookName | None,
 ) -> None:
     """Refuse what could not be learnt from."""
     if captions < (2 if baseline == "others" else 1):
@@ -31,6 +38,10 @@ def check_settings(
         raise CaptioningError(f"sharpness {sharpness}: must be more than 0")
     if likelihood_weight < 0:
         raise CaptioningError(f"likelihood_weight {likelihood_weight}: must not be negative")
+    if look_alikes < 0:
+        raise CaptioningError(f"look_alikes {look_alikes}: must not be negative")
+    if not 0 <= look_alike_share <= 1:
+        raise CaptioningError(f"look_alike_share {look_alike_share}: a share lies between 0 and 1")
     if tries == "beam" and (sharpness, baseline) != (1, "others"):
         raise CaptioningError(
             "tries 'beam' wants captions compared with each other as they are: sharpness 1, baseline 'others'"
@@ -47,15 +58,31 @@ class Critic:
     Args:
         records: of the training split.
         vocabulary: of the model.
+        look_alikes: of each picture the numbers of those that look like it; none, or as many of each.
+        share: of the reward that is what the caption would be worth of those instead, in the mean. A model that knows
+            its pictures by heart is never in doubt about them; what is said of their like tells it what might be meant.
     """
 
-    def __init__(self, records: Sequence[Record], vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        records: Sequence[Record],
+        vocabulary: Vocabulary,
+        look_alikes: Sequence[Sequence[int]] = (),
+        share: float = 0.0,
+    ) -> None:
         self.vocabulary = vocabulary
         self.numbers = {record.image: number for number, record in enumerate(records)}
         self.cider = metrics.CiderD([[[*tokenise(said), _END] for said in record.captions] for record in records])
+        self.look_alikes = look_alikes
+        self.share = share
 
     def __call__(self, record: Record, caption: Found) -> float:
-        return self.cider.score(self._words(caption), self.numbers[record.image])
+        words, number = self._words(caption), self.numbers[record.image]
+        own = self.cider.score(words, number)
+        if not self.look_alikes:
+            return own
+        theirs = [self.cider.score(words, other) for other in self.look_alikes[number]]
+        return (1 - self.share) * own + self.share * sum(theirs) / len(theirs)
 
     def _words(self, caption: Found) -> list[str]:
         return self.vocabulary.decode(caption.words) + [_END] * ended(caption)

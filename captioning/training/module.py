@@ -19,8 +19,9 @@ from captioning.search import Found, Search
 from captioning.text import Vocabulary
 from captioning.training.checkpoints import read_checkpoint
 from captioning.training.critic import Baseline, Critic, Try, check_settings, learn, trial, way_to_try
-from captioning.training.data import Batch
+from captioning.training.data import Batch, CaptionedPictures
 from captioning.training.evaluation import Generated, scores
+from captioning.training.look_alikes import find_look_alikes
 from captioning.training.schedules import WarmupCosine
 
 
@@ -45,6 +46,9 @@ class CaptioningModule(pl.LightningModule):
         likelihood_weight: of the likelihood of the true captions, beside what its own captions earn. With it
             ``self_critical`` goes on learning what is in the photos, and may begin before they are known by heart. All
             settings of ``likelihood`` count for it; a hard model reads them where it looks when it captions.
+        look_alikes: how many of the training pictures that look most like a picture have a say in what a caption of it
+            earns, so that what suits only a photo known by heart earns less; 0 for none. Needs the feature cache.
+        look_alike_share: of the reward that they have together.
         label_smoothing: share of the probability that training asks for all words alike.
         scheduled_sampling: share of the words before, at the end of the training, that are the model's own and not the
             truth; it grows from 0. Of true captions only.
@@ -80,6 +84,8 @@ class CaptioningModule(pl.LightningModule):
         baseline: Baseline = "others",
         sharpness: float = 1.0,
         likelihood_weight: float = 0.0,
+        look_alikes: int = 0,
+        look_alike_share: float = 0.5,
         label_smoothing: float = 0.0,
         scheduled_sampling: float = 0.0,
         doubly_stochastic: float = 1.0,
@@ -106,13 +112,15 @@ class CaptioningModule(pl.LightningModule):
             vocabulary_size=len(vocabulary), annotation_size=self.encoder.width, places=rows * columns, **decoder
         )
         if objective == "self_critical":
-            check_settings(tries, captions, baseline, sharpness, likelihood_weight, look)
+            check_settings(tries, captions, baseline, sharpness, likelihood_weight, look_alikes, look_alike_share, look)
         self.objective = objective
         self.tries = tries
         self.captions = captions
         self.baseline = baseline
         self.sharpness = sharpness
         self.likelihood_weight = likelihood_weight
+        self.look_alikes = look_alikes
+        self.look_alike_share = look_alike_share
         self.label_smoothing = label_smoothing
         if not 0 <= scheduled_sampling <= 1:
             raise CaptioningError(f"scheduled_sampling {scheduled_sampling}: a share lies between 0 and 1")
@@ -203,11 +211,19 @@ class CaptioningModule(pl.LightningModule):
     def on_train_start(self) -> None:
         if self.objective == "self_critical":
             loader: Any = self.trainer.train_dataloader
-            self._critic = Critic(loader.dataset.records, self.vocabulary)
+            self._critic = self._make_critic(loader.dataset)
         # Not earlier: counting the steps makes the loaders, and a checkpoint's state reaches only those made after it.
         for schedule in (configured.scheduler for configured in self.trainer.lr_scheduler_configs):
             if isinstance(schedule, WarmupCosine):
                 schedule.plan(int(self.trainer.estimated_stepping_batches))
+
+    def _make_critic(self, pictures: CaptionedPictures) -> Critic:
+        alike: list[list[int]] = []
+        if self.look_alikes:
+            if pictures.features is None:
+                raise CaptioningError("model.look_alikes needs the feature cache: a frozen encoder and data.features")
+            alike = find_look_alikes(pictures.features, pictures.rows, self.look_alikes)
+        return Critic(pictures.records, self.vocabulary, alike, self.look_alike_share)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["captioner"] = describe_model(self.encoder, self.decoder, self.vocabulary, self.search, self.look)
