@@ -101,7 +101,7 @@ def main() -> None:
     for _ in range(options.repeats):
         start = time.perf_counter()
         for words, picture in samples:
-            cider.score(words, picture)
+            cider.scores(words, [picture])
         took.append(time.perf_counter() - start)
     print(f"CIDEr-D of {len(samples)} captions as a reward: {statistics.median(took):.2f} s on one core")
 

@@ -116,11 +116,12 @@ class CiderD:
         """The score of a caption of each picture; their mean is the set's."""
         if len(hypotheses) != len(self.references):
             raise ValueError(f"{len(hypotheses)} captions of {len(self.references)} pictures")
-        return [self.score(words, picture) for picture, words in enumerate(hypotheses)]
+        return [self.scores(words, [picture])[0] for picture, words in enumerate(hypotheses)]
 
-    def score(self, words: Sequence[str], picture: int) -> float:
-        """Of one caption of the picture of that number."""
-        return self._compare(self._weigh(_grams(words)), self.references[picture])
+    def scores(self, words: Sequence[str], pictures: Sequence[int]) -> list[float]:
+        """Of one caption, as one of each picture of these numbers."""
+        weighed = self._weigh(_grams(words))
+        return [self._compare(weighed, self.references[picture]) for picture in pictures]
 
     def _weigh(self, grams: Counter[tuple[str, ...]]) -> "_Weighed":
         weights: list[dict[tuple[str, ...], float]] = [{}, {}, {}, {}]

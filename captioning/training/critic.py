@@ -22,6 +22,7 @@ _END = Vocabulary.MARKS[Vocabulary.END]
 
 
 def check_settings(
+    *,
     tries: Try,
     captions: int,
     baseline: Baseline,
@@ -40,8 +41,8 @@ def check_settings(
         raise CaptioningError(f"likelihood_weight {likelihood_weight}: must not be negative")
     if look_alikes < 0:
         raise CaptioningError(f"look_alikes {look_alikes}: must not be negative")
-    if not 0 <= look_alike_share <= 1:
-        raise CaptioningError(f"look_alike_share {look_alike_share}: a share lies between 0 and 1")
+    if not 0 < look_alike_share <= 1:
+        raise CaptioningError(f"look_alike_share {look_alike_share}: more than 0, up to 1; for none set look_alikes 0")
     if tries == "beam" and (sharpness, baseline) != (1, "others"):
         raise CaptioningError(
             "tries 'beam' wants captions compared with each other as they are: sharpness 1, baseline 'others'"
@@ -58,9 +59,9 @@ class Critic:
     Args:
         records: of the training split.
         vocabulary: of the model.
-        look_alikes: of each picture the numbers of those that look like it; none, or as many of each.
-        share: of the reward that is what the caption would be worth of those instead, in the mean. A model that knows
-            its pictures by heart is never in doubt about them; what is said of their like tells it what might be meant.
+        look_alikes: of each picture the numbers of those that look like it; empty for no say of theirs.
+        look_alike_share: of the reward that is what the caption would earn as one of those, on average. A model that
+            knows its pictures by heart is seldom in doubt; what is said of their like tells it what might be meant.
     """
 
     def __init__(
@@ -68,21 +69,21 @@ class Critic:
         records: Sequence[Record],
         vocabulary: Vocabulary,
         look_alikes: Sequence[Sequence[int]] = (),
-        share: float = 0.0,
+        look_alike_share: float = 0.0,
     ) -> None:
         self.vocabulary = vocabulary
         self.numbers = {record.image: number for number, record in enumerate(records)}
         self.cider = metrics.CiderD([[[*tokenise(said), _END] for said in record.captions] for record in records])
         self.look_alikes = look_alikes
-        self.share = share
+        self.look_alike_share = look_alike_share
 
     def __call__(self, record: Record, caption: Found) -> float:
-        words, number = self._words(caption), self.numbers[record.image]
-        own = self.cider.score(words, number)
-        if not self.look_alikes:
+        number = self.numbers[record.image]
+        others = self.look_alikes[number] if self.look_alikes else ()
+        own, *theirs = self.cider.scores(self._words(caption), [number, *others])
+        if not theirs:
             return own
-        theirs = [self.cider.score(words, other) for other in self.look_alikes[number]]
-        return (1 - self.share) * own + self.share * sum(theirs) / len(theirs)
+        return (1 - self.look_alike_share) * own + self.look_alike_share * sum(theirs) / len(theirs)
 
     def _words(self, caption: Found) -> list[str]:
         return self.vocabulary.decode(caption.words) + [_END] * ended(caption)

@@ -48,7 +48,7 @@ class CaptioningModule(pl.LightningModule):
             settings of ``likelihood`` count for it; a hard model reads them where it looks when it captions.
         look_alikes: how many of the training pictures that look most like a picture have a say in what a caption of it
             earns, so that what suits only a photo known by heart earns less; 0 for none. Needs the feature cache.
-        look_alike_share: of the reward that they have together.
+        look_alike_share: share of the reward, as it is logged too, that they decide together.
         label_smoothing: share of the probability that training asks for all words alike.
         scheduled_sampling: share of the words before, at the end of the training, that are the model's own and not the
             truth; it grows from 0. Of true captions only.
@@ -112,7 +112,16 @@ class CaptioningModule(pl.LightningModule):
             vocabulary_size=len(vocabulary), annotation_size=self.encoder.width, places=rows * columns, **decoder
         )
         if objective == "self_critical":
-            check_settings(tries, captions, baseline, sharpness, likelihood_weight, look_alikes, look_alike_share, look)
+            check_settings(
+                tries=tries,
+                captions=captions,
+                baseline=baseline,
+                sharpness=sharpness,
+                likelihood_weight=likelihood_weight,
+                look_alikes=look_alikes,
+                look_alike_share=look_alike_share,
+                look=look,
+            )
         self.objective = objective
         self.tries = tries
         self.captions = captions
@@ -218,12 +227,12 @@ class CaptioningModule(pl.LightningModule):
                 schedule.plan(int(self.trainer.estimated_stepping_batches))
 
     def _make_critic(self, pictures: CaptionedPictures) -> Critic:
-        alike: list[list[int]] = []
+        look_alikes: list[list[int]] = []
         if self.look_alikes:
             if pictures.features is None:
                 raise CaptioningError("model.look_alikes needs the feature cache: a frozen encoder and data.features")
-            alike = find_look_alikes(pictures.features, pictures.rows, self.look_alikes)
-        return Critic(pictures.records, self.vocabulary, alike, self.look_alike_share)
+            look_alikes = find_look_alikes(pictures.features, pictures.rows, self.look_alikes)
+        return Critic(pictures.records, self.vocabulary, look_alikes, self.look_alike_share)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["captioner"] = describe_model(self.encoder, self.decoder, self.vocabulary, self.search, self.look)
