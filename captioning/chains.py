@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.nn.utils.memory_format import convert_conv2d_weight_memory_format
 
 
 def up_to(network: nn.Module, tap: str) -> nn.Module:
@@ -23,7 +24,7 @@ def up_to(network: nn.Module, tap: str) -> nn.Module:
 
 def channels_last(network: nn.Module) -> None:
     """The layout that CNNs are fastest in on a CPU."""
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
+    convert_conv2d_weight_memory_format(network, torch.channels_last)
 
 
 def fold_batchnorms(network: nn.Module) -> None:

@@ -16,7 +16,7 @@ from captioning.errors import CaptioningError
 from captioning.text import Vocabulary
 
 # Never chosen. Their probability stays in the sum, so a caption's score is the one that teacher forcing would give it.
-UNSAYABLE = [Vocabulary.PAD, Vocabulary.START, Vocabulary.UNKNOWN]
+_UNSAYABLE = [Vocabulary.PAD, Vocabulary.START, Vocabulary.UNKNOWN]
 # Share of the pictures: to go on without those that have their captions takes a copy of what the others need.
 _WORTH_LEAVING_OUT = 0.2
 
@@ -261,12 +261,16 @@ def _candidates(
     return best, places, kept
 
 
+def without_unsayable(scores: Tensor, early: bool) -> Tensor:
+    """Scores (…, V) of words, −∞ of those that no caption says; ``early`` in one it may not end either."""
+    unsayable = [*_UNSAYABLE, Vocabulary.END] if early else _UNSAYABLE
+    return scores.index_fill(-1, torch.tensor(unsayable, device=scores.device), -torch.inf)
+
+
 def _sayable(search: Search, log_probabilities: Tensor, said: Tensor) -> Tensor:
     """log p (B, K, V), −∞ where a word may not follow those (B, K, T) said so far."""
     length = said.shape[-1]
-    early = length < search.minimum_length
-    forbidden = torch.tensor([*UNSAYABLE, Vocabulary.END] if early else UNSAYABLE, device=said.device)
-    allowed = log_probabilities.index_fill(-1, forbidden, -torch.inf)
+    allowed = without_unsayable(log_probabilities, early=length < search.minimum_length)
     if search.no_repeat and length >= search.no_repeat:
         rows = said.unfold(-1, search.no_repeat, 1)  # (B, K, ·, n), every n words in a row
         begun = (rows[..., :-1] == said[:, :, None, length - search.no_repeat + 1 :]).all(-1)

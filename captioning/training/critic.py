@@ -14,7 +14,8 @@ from captioning.decoder import Decoder
 from captioning.errors import CaptioningError
 from captioning.search import Found, Search
 from captioning.text import Vocabulary, tokenise
-from captioning.training.data import pad
+from captioning.training.data import CaptionedPictures, pad
+from captioning.training.look_alikes import find_look_alikes
 
 Baseline = Literal["others", "greedy"]
 Try = Literal["samples", "beam"]
@@ -89,6 +90,16 @@ class Critic:
         return self.vocabulary.decode(caption.words) + [_END] * ended(caption)
 
 
+def make_critic(pictures: CaptionedPictures, vocabulary: Vocabulary, look_alikes: int, share: float) -> Critic:
+    """The critic of a run on these pictures, with so many look-alikes of each."""
+    if not look_alikes:
+        return Critic(pictures.records, vocabulary)
+    if pictures.features is None:
+        raise CaptioningError("model.look_alikes needs the feature cache: a frozen encoder and data.features")
+    found = find_look_alikes(pictures.features, pictures.rows, look_alikes)
+    return Critic(pictures.records, vocabulary, found, share)
+
+
 def ended(caption: Found) -> bool:
     """Whether it came to its end, or was cut."""
     return len(caption.log_probabilities) > len(caption.words)
@@ -148,8 +159,14 @@ def learn(
     reading = decoder(annotations, words, lengths, choose)
     is_word = torch.arange(int(lengths.max())) < lengths[..., None]
     credit = (rewards - expected)[..., None].expand(is_word.shape)[is_word]
-    is_first = (torch.arange(is_word.shape[-1]) == 0).expand(is_word.shape)[is_word]
-    logits = _of_what_may_be_said(reading.logits, is_first.to(reading.logits.device))
+    is_first = (torch.arange(is_word.shape[-1]) == 0).expand(is_word.shape)[is_word].to(reading.logits.device)
+    # What is never drawn is never judged, and would take up the probability of every word that earned little, until
+    # nothing that is drawn is likely any more. No caption ends before its first word.
+    logits = torch.where(
+        is_first[:, None],
+        search.without_unsayable(reading.logits, early=True),
+        search.without_unsayable(reading.logits, early=False),
+    )
     loss = losses.self_critical(sharpness * logits, reading.targets, credit, lengths.numel())
     return loss, {
         "likelihood": losses.likelihood(reading.logits.detach(), reading.targets, lengths.numel()),
@@ -157,17 +174,6 @@ def learn(
         "baseline": expected.mean(),
         "words": lengths.float().mean(),
     }
-
-
-def _of_what_may_be_said(logits: Tensor, is_first: Tensor) -> Tensor:
-    """Logits (N, V), −∞ where a caption could not have gone on: not with <unk>, and at its first word not by ending.
-
-    What is never drawn is never judged, and would take up the probability of every word that earned little, until
-    nothing that is drawn is likely any more.
-    """
-    logits = logits.index_fill(-1, torch.tensor(search.UNSAYABLE, device=logits.device), -torch.inf)
-    is_end = torch.arange(logits.shape[-1], device=logits.device) == Vocabulary.END
-    return logits.masked_fill(is_first[:, None] & is_end, -torch.inf)
 
 
 def _judge(critic: Critic, records: Sequence[Record], captions: Sequence[Sequence[Found]]) -> Tensor:

@@ -18,10 +18,10 @@ from captioning.images import Fit
 from captioning.search import Found, Search
 from captioning.text import Vocabulary
 from captioning.training.checkpoints import read_checkpoint
-from captioning.training.critic import Baseline, Critic, Try, check_settings, learn, trial, way_to_try
-from captioning.training.data import Batch, CaptionedPictures
+from captioning.training.critic import Baseline, Critic, Try, check_settings, learn, make_critic, trial, way_to_try
+from captioning.training.data import Batch
 from captioning.training.evaluation import Generated, scores
-from captioning.training.look_alikes import find_look_alikes
+from captioning.training.scheduled_sampling import with_own_words
 from captioning.training.schedules import WarmupCosine
 
 
@@ -220,19 +220,11 @@ class CaptioningModule(pl.LightningModule):
     def on_train_start(self) -> None:
         if self.objective == "self_critical":
             loader: Any = self.trainer.train_dataloader
-            self._critic = self._make_critic(loader.dataset)
+            self._critic = make_critic(loader.dataset, self.vocabulary, self.look_alikes, self.look_alike_share)
         # Not earlier: counting the steps makes the loaders, and a checkpoint's state reaches only those made after it.
         for schedule in (configured.scheduler for configured in self.trainer.lr_scheduler_configs):
             if isinstance(schedule, WarmupCosine):
                 schedule.plan(int(self.trainer.estimated_stepping_batches))
-
-    def _make_critic(self, pictures: CaptionedPictures) -> Critic:
-        look_alikes: list[list[int]] = []
-        if self.look_alikes:
-            if pictures.features is None:
-                raise CaptioningError("model.look_alikes needs the feature cache: a frozen encoder and data.features")
-            look_alikes = find_look_alikes(pictures.features, pictures.rows, self.look_alikes)
-        return Critic(pictures.records, self.vocabulary, look_alikes, self.look_alike_share)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["captioner"] = describe_model(self.encoder, self.decoder, self.vocabulary, self.search, self.look)
@@ -261,22 +253,12 @@ class CaptioningModule(pl.LightningModule):
         }
         return parts["likelihood"] + self.doubly_stochastic * parts["doubly_stochastic"], parts
 
-    @torch.no_grad()
     def _told(self, batch: Batch, annotations: Tensor, choose: attention.Choose | None) -> Tensor | None:
-        """Captions with some of the model's own words among the true ones (Bengio et al. 2015), in training only.
-
-        Its own words are drawn from a first reading of the truth, all steps at once (Mihaylova and Martins 2019).
-        """
+        """What it is told, in training only, that the words before were, if not the truth alone."""
         if not (self.training and self.scheduled_sampling):
             return None
         share = self.scheduled_sampling * self.trainer.global_step / self.trainer.estimated_stepping_batches
-        reading = self.decoder(annotations, batch.words, batch.lengths, choose)
-        drawn = torch.multinomial(reading.logits.softmax(-1), 1).squeeze(1)
-        steps = int(batch.lengths.max())
-        places = (torch.arange(steps) < batch.lengths[..., None]).nonzero().to(drawn.device)  # (N, 3)
-        own = batch.words.clone()
-        own[places[:, 0], places[:, 1], places[:, 2] + 1] = drawn
-        return torch.where(torch.rand(own.shape, device=own.device) < share, own, batch.words)
+        return with_own_words(self.decoder, annotations, batch, share, choose)
 
     def _hard_loss(self, hard: losses.HardLoss, batch: Batch, annotations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         generator = self._generator()
