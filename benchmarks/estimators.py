@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from captioning import attention, losses
-from captioning.decoder import Decoder
-from captioning.text import Vocabulary
+from captioning.models import attention
+from captioning.models.decoder import Decoder
+from captioning.objectives import losses
+from captioning.preprocessing.text import Vocabulary
 
 Gradients = dict[str, Tensor]
 
@@ -79,16 +80,16 @@ def exact(case: Case, expected: float = 0.0, entropy_weight: float = 0.0) -> Gra
 
     def choose(scores: Tensor, annotations: Tensor) -> attention.Look:
         chosen = next(forced)[: scores.shape[1]].expand(scores.shape[:2])
-        return attention.look_at(chosen, scores, annotations)
+        return attention.attend_at(chosen, scores, annotations)
 
     reading = case.decoder(case.annotations, words, lengths, choose)
     sampled = losses.Sampled.of(reading, count, case.decoder.elsewhere)
-    chosen = sampled.log_chances.gather(-1, sampled.places[..., None]).squeeze(-1)
+    chosen = sampled.attention_log_probs.gather(-1, sampled.places[..., None]).squeeze(-1)
     # A caption that ends early has its sequences many times over, alike but for places that are never looked at.
     copies = places ** (steps - case.lengths.flatten())[:, None]  # (B · C, 1)
     chances = chosen.sum(-1).exp() / copies
     bound = (chances * sampled.rewards.sum(-1)).sum()
-    entropies = -(sampled.log_chances.exp() * sampled.log_chances).sum((-1, -2))
+    entropies = -(sampled.attention_log_probs.exp() * sampled.attention_log_probs).sum((-1, -2))
     entropy = (chances.detach() * entropies).sum()
     by_expectation = case.decoder(case.annotations, case.words, case.lengths, attention.expect)
     soft = losses.likelihood(by_expectation.logits, by_expectation.targets, 1)

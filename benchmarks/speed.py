@@ -1,7 +1,7 @@
-"""How long captions of photos take: one from a cold start, and in a folder what decoding adds to the CNN.
+"""Time per caption: one image from a cold start, and for a directory the cost of decoding relative to the CNN.
 
-``make bench-speed`` prints both, with the model that comes along. Timings are noisy: everything is measured several
-times, side by side, and the medians are told.
+``make bench-speed`` prints both for the default model. Timings are noisy, so the alternatives are measured several
+times in alternation, and the medians are reported.
 """
 
 import argparse
@@ -17,76 +17,81 @@ import skimage
 import torch
 from PIL import Image
 
-from captioning import Captioner, search
-from captioning.images import open_image
+from captioning import Captioner
+from captioning.generation.beam_search import beam_search
+from captioning.preprocessing.image import open_image
 
-PHOTOS = ("astronaut.png", "camera.png", "chelsea.png", "coffee.png", "rocket.jpg")
+_PHOTOS = ("astronaut.png", "camera.png", "chelsea.png", "coffee.png", "rocket.jpg")
+_BATCH_SIZE = 32
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=5, help="how often each is measured (default 5)")
-    parser.add_argument("--photos", type=int, default=200, help="size of the folder (default 200)")
+    parser.add_argument("--repeats", type=int, default=5, help="number of measurements (default 5)")
+    parser.add_argument("--num-images", type=int, default=200, help="number of images in the directory (default 200)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        photos = write_photos(Path(folder), options.photos)
-        print(f"one photo, cold: {median(lambda: caption_cold(photos[0]), options.repeats):.2f} s")
-        captioner = Captioner.load(beam=3)
-        seeing, decoding = [], []
+    with tempfile.TemporaryDirectory() as directory:
+        paths = write_images(Path(directory), options.num_images)
+        print(f"one image, cold start: {median_time(lambda: caption_cold(paths[0]), options.repeats):.2f} s")
+        captioner = Captioner.from_pretrained(num_beams=3)
+        encoding_times, decoding_times = [], []
         for _ in range(options.repeats):
-            begin = time.perf_counter()
-            annotations = see(captioner, photos)
-            middle = time.perf_counter()
-            decode(captioner, annotations)
-            seeing.append(middle - begin)
-            decoding.append(time.perf_counter() - middle)
-        whole = median(lambda: captioner(photos), options.repeats)
-    share = statistics.median(spent / before for before, spent in zip(seeing, decoding, strict=True))
-    print(f"{len(photos)} photos, opened and seen: {statistics.median(seeing):.2f} s")
-    print(f"decoding with beam {captioner.search.beam} adds {statistics.median(decoding):.2f} s, {share:.0%}")
-    print(f"all of it by Captioner: {whole:.2f} s")
+            start = time.perf_counter()
+            features = encode(captioner, paths)
+            encoded = time.perf_counter()
+            decode(captioner, features)
+            encoding_times.append(encoded - start)
+            decoding_times.append(time.perf_counter() - encoded)
+        total = median_time(lambda: captioner(paths), options.repeats)
+    ratio = statistics.median(dec / enc for enc, dec in zip(encoding_times, decoding_times, strict=True))
+    num_beams = captioner.generation.num_beams
+    print(f"{len(paths)} images, opening and encoding: {statistics.median(encoding_times):.2f} s")
+    print(f"decoding with {num_beams} beams adds {statistics.median(decoding_times):.2f} s, {ratio:.0%}")
+    print(f"Captioner, in total: {total:.2f} s")
 
 
-def write_photos(folder: Path, count: int) -> list[Path]:
-    """JPEGs of a size as photos of Flickr have, cut at different places from those that scikit-image brings along."""
-    originals = [open_image(Path(skimage.data_dir) / name) for name in PHOTOS]
+def write_images(directory: Path, num_images: int) -> list[Path]:
+    """Write JPEGs of the usual size of Flickr photos: different crops of the photos of scikit-image."""
+    photos = [open_image(Path(skimage.data_dir) / name) for name in _PHOTOS]
     paths = []
-    for number in range(count):
-        image = originals[number % len(originals)]
-        edge = number // len(originals)
-        part = image.crop((edge, edge, image.width - edge, image.height - edge))
-        paths.append(folder / f"{number:03}.jpg")
-        part.resize((500, 375), Image.Resampling.BICUBIC).save(paths[-1])
+    for index in range(num_images):
+        photo = photos[index % len(photos)]
+        margin = index // len(photos)
+        crop = photo.crop((margin, margin, photo.width - margin, photo.height - margin))
+        paths.append(directory / f"{index:03}.jpg")
+        crop.resize((500, 375), Image.Resampling.BICUBIC).save(paths[-1])
     return paths
 
 
-def caption_cold(photo: Path) -> None:
-    subprocess.run([sys.executable, "-m", "captioning", "caption", str(photo)], check=True, capture_output=True)
+def caption_cold(path: Path) -> None:
+    """Caption one image in a new process."""
+    subprocess.run([sys.executable, "-m", "captioning", "caption", str(path)], check=True, capture_output=True)
 
 
-def see(captioner: Captioner, photos: list[Path]) -> list[torch.Tensor]:
-    """As Captioner does: some at a time."""
+def encode(captioner: Captioner, paths: list[Path]) -> list[torch.Tensor]:
+    """Features (B, L, D) of each batch, computed as in Captioner."""
     transform = captioner.encoder.transform
     encoder = captioner.encoder.for_inference()
-    seen = []
+    features = []
     with torch.inference_mode():
-        for first in range(0, len(photos), 32):
-            opened = [transform(open_image(photo, transform.size)) for photo in photos[first : first + 32]]
-            seen.append(encoder(torch.stack(opened)))
-    return seen
+        for first in range(0, len(paths), _BATCH_SIZE):
+            batch = paths[first : first + _BATCH_SIZE]
+            pixels = [transform(open_image(path, transform.image_size)) for path in batch]
+            features.append(encoder(torch.stack(pixels)))
+    return features
 
 
-def decode(captioner: Captioner, annotations: list[torch.Tensor]) -> None:
-    for batch in annotations:
-        search.beam(captioner.search, captioner.decoder, batch)
+def decode(captioner: Captioner, batches: list[torch.Tensor]) -> None:
+    for features in batches:
+        beam_search(captioner.generation, captioner.decoder, features)
 
 
-def median(work: Callable[[], object], repeats: int) -> float:
+def median_time(function: Callable[[], object], repeats: int) -> float:
     times = []
     for _ in range(repeats):
-        begin = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begin)
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
     return statistics.median(times)
 
 

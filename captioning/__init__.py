@@ -1,8 +1,8 @@
-"""A picture goes in; a sentence comes out, and for every word a map of where the model looked."""
+"""Image captioning with visual attention: generates a caption and an attention map for each of its words."""
 
 from typing import TYPE_CHECKING, Any
 
-from captioning.errors import CaptioningError
+from captioning.utils.errors import CaptioningError
 
 if TYPE_CHECKING:
     from captioning.captioner import Caption, Captioner
@@ -12,7 +12,7 @@ __all__ = ["Caption", "Captioner", "CaptioningError", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    # Torch takes two seconds to import; "captioning --help" should not wait for it.
+    # Importing torch takes two seconds, which "captioning --help" avoids.
     if name in ("Caption", "Captioner"):
         from captioning import captioner
 

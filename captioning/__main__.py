@@ -1,6 +1,6 @@
-"""``python -m captioning``."""
+"""Runs the command line: ``python -m captioning``."""
 
-from captioning.cli import main
+from captioning.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,11 +1,10 @@
-"""The Python API: a picture in, a sentence and a map per word out. One file holds all that it takes."""
+"""Python API: an image in, a caption with one attention map per word out."""
 
 import copy
 import dataclasses
 import functools
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, overload
@@ -13,48 +12,43 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import torch
 from PIL import Image
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from captioning import models
-from captioning.attention import LookName, check_look, way_to_look
-from captioning.decoder import Decoder
-from captioning.encoders import Encoder, blank
-from captioning.errors import CaptioningError
-from captioning.images import Box, Picture, Transform, open_image
-from captioning.overlay import OPACITY, PANEL_WIDTH, Painter, panels
-from captioning.receptive_field import receptive_field
-from captioning.search import Found, Search
-from captioning.text import Vocabulary
-
-_HEADER = "captioning"
-_FORMAT = 1
-_SEARCH = tuple(field.name for field in dataclasses.fields(Search))  # how a model captions, kept in its file
+from captioning.generation import GenerationConfig, Hypothesis, generate
+from captioning.models import checkpoint
+from captioning.models.attention import AttentionMode, check_attention_mode, make_attention_fn
+from captioning.models.decoder import Decoder
+from captioning.models.encoder import Encoder
+from captioning.models.pretrained import DEFAULT_MODEL
+from captioning.models.receptive_field import receptive_field
+from captioning.preprocessing.image import Box, ImageInput, open_image
+from captioning.preprocessing.vocabulary import Vocabulary
+from captioning.utils.errors import CaptioningError
+from captioning.visualization.overlay import DEFAULT_OPACITY, DEFAULT_PANEL_WIDTH, AttentionRenderer, render_panels
 
 
 @dataclasses.dataclass(frozen=True)
 class Caption:
-    """A sentence about a picture, and for every word of it where the model looked.
+    """A caption of an image, with one attention map per word.
 
     Args:
-        words: the sentence.
-        probabilities: of each word as it was said and, last, of ending there.
-        maps: (T, rows, columns), one per word, each summing to 1.
-        picture: what was captioned.
-        window: the part of the photo that the maps lie on.
-        field: of a model that looked at one place for each word, how much of the photo that place sees: width and
-            height as shares of the photo's.
-        others: the next best captions, if more than one was asked for.
+        words: T words of the caption.
+        token_probs: probability of each word and, if the caption is finished, of the end token as the last entry.
+        attention_maps: (T, rows, columns), one per word; each sums to 1.
+        image: the captioned image, as passed to the captioner.
+        crop_box: the region of the image that the maps cover.
+        receptive_field: for hard attention at single locations, width and height of the receptive field of a location
+            in fractions of the image; otherwise None.
+        alternatives: further captions, best first, if ``num_return_sequences`` is more than 1.
     """
 
     words: list[str]
-    probabilities: list[float]
-    maps: np.ndarray
-    picture: Picture
-    window: Box
-    field: tuple[float, float] | None = None
-    others: tuple["Caption", ...] = ()
+    token_probs: list[float]
+    attention_maps: np.ndarray
+    image: ImageInput
+    crop_box: Box
+    receptive_field: tuple[float, float] | None = None
+    alternatives: tuple["Caption", ...] = ()
 
     @property
     def text(self) -> str:
@@ -62,101 +56,76 @@ class Caption:
 
     @property
     def score(self) -> float:
-        """How sure the model was, 0 to 1: the geometric mean of the probabilities."""
-        return math.exp(sum(math.log(max(chance, 1e-12)) for chance in self.probabilities) / len(self.probabilities))
+        """Geometric mean of the token probabilities, in [0, 1]."""
+        return math.exp(sum(math.log(max(prob, 1e-12)) for prob in self.token_probs) / len(self.token_probs))
 
-    def describe(self, maps: bool = True) -> dict[str, Any]:
-        """Plain values for JSON, the next best captions among them; without the maps what they lie on is left out."""
-        described = self._describe_one(maps)
-        return {**described, "others": [other._describe_one(maps) for other in self.others]}
+    def to_dict(self, attention_maps: bool = True) -> dict[str, Any]:
+        """Convert the caption and its alternatives to JSON values.
 
-    def _describe_one(self, maps: bool) -> dict[str, Any]:
+        Args:
+            attention_maps: include the maps, ``crop_box`` and ``receptive_field``.
+        """
+        alternatives = [alternative._to_dict_alone(attention_maps) for alternative in self.alternatives]
+        return {**self._to_dict_alone(attention_maps), "alternatives": alternatives}
+
+    def _to_dict_alone(self, attention_maps: bool) -> dict[str, Any]:
         words: list[dict[str, Any]] = [
-            {"word": word, "probability": round(chance, 4)}
-            for word, chance in zip(self.words, self.probabilities, strict=False)  # the last probability is the end's
+            {"word": word, "probability": round(prob, 4)}
+            for word, prob in zip(self.words, self.token_probs, strict=False)  # the end token has no word
         ]
-        described: dict[str, Any] = {"caption": self.text, "score": round(self.score, 4)}
-        if maps:
-            described["window"] = [round(edge, 6) for edge in self.window]
-            described["field"] = None if self.field is None else [round(side, 6) for side in self.field]
-            for word, weights in zip(words, self.maps, strict=True):
-                word["map"] = [[round(weight, 4) for weight in row] for row in weights.tolist()]
-        return {**described, "words": words}
+        values: dict[str, Any] = {"caption": self.text, "score": round(self.score, 4)}
+        if attention_maps:
+            field = self.receptive_field
+            values["crop_box"] = [round(edge, 6) for edge in self.crop_box]
+            values["receptive_field"] = None if field is None else [round(side, 6) for side in field]
+            for word, attention_map in zip(words, self.attention_maps, strict=True):
+                word["attention_map"] = [[round(weight, 4) for weight in row] for row in attention_map.tolist()]
+        return {**values, "words": words}
 
     def overlay(
         self,
-        panel_width: int = PANEL_WIDTH,
-        colours: str = "light",
-        opacity: float = OPACITY,
+        panel_width: int = DEFAULT_PANEL_WIDTH,
+        colormap: str = "spotlight",
+        opacity: float = DEFAULT_OPACITY,
     ) -> Image.Image:
-        """The photo once per word, with the map of where the model looked while it said the word.
+        """Render one sheet with a panel per word: the image with the attention map of the word.
 
         Args:
-            panel_width: of each of them, in pixels.
-            colours: ``light`` lights the photo there, ``heat`` and ``viridis`` colour it.
-            opacity: how much of the photo is hidden at most, 0 to 1.
+            panel_width: width of a panel in pixels.
+            colormap: ``spotlight`` darkens regions of low attention; ``hot`` and ``viridis`` are color scales.
+            opacity: maximum opacity of the map, in [0, 1].
         """
-        photo = open_image(self.picture, panel_width)
-        return panels(photo, self.words, self.painter(colours, opacity), panel_width)
+        image = open_image(self.image, panel_width)
+        return render_panels(image, self.words, self.renderer(colormap, opacity), panel_width)
 
-    def painter(self, colours: str = "light", opacity: float = OPACITY) -> Painter:
-        """What paints the maps on a photo of any size."""
-        return Painter(self.maps, self.window, self.field, colours, opacity)
-
-
-class Prepared(NamedTuple):
-    """A picture that has been opened and made ready for the CNN."""
-
-    picture: Picture
-    pixels: Tensor  # (3, size, size)
-    window: Box
+    def renderer(self, colormap: str = "spotlight", opacity: float = DEFAULT_OPACITY) -> AttentionRenderer:
+        """Build a renderer of the attention maps, for images of any size."""
+        return AttentionRenderer(self.attention_maps, self.crop_box, self.receptive_field, colormap, opacity)
 
 
-def describe_model(
-    encoder: Encoder, decoder: Decoder, vocabulary: Vocabulary, search: Search, look: LookName | None
-) -> dict[str, Any]:
-    """All of a model but its weights, in plain values: the header of the model file."""
-    return {
-        "format": _FORMAT,
-        "encoder": encoder.settings,
-        "decoder": decoder.settings,
-        "transform": dataclasses.asdict(encoder.transform),
-        "vocabulary": vocabulary.words,
-        **dataclasses.asdict(search),
-        "look": look,
-    }
+class PreprocessedImage(NamedTuple):
+    """An image that is opened, resized and normalized."""
 
-
-def write_model(path: Path, header: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
-    """Write a model file: the header, and of a state the tensors named ``encoder.…`` and ``decoder.…``."""
-    tensors = {
-        name: tensor.detach().cpu().contiguous()
-        for name, tensor in state.items()
-        if name.startswith(("encoder.", "decoder."))  # a baseline of hard attention is of use in training only
-    }
-    unfinished = path.with_name(path.name + ".unfinished")
-    try:
-        save_file(tensors, unfinished, {_HEADER: json.dumps(header)})
-        unfinished.replace(path)
-    except (OSError, SafetensorError) as error:
-        raise CaptioningError(f"{path}: the model file cannot be written ({error})") from None
+    source: ImageInput
+    pixels: Tensor  # (3, image_size, image_size)
+    crop_box: Box
 
 
 class Captioner:
-    """Captions pictures.
+    """Generates captions of images.
 
-    >>> captioner = Captioner.load()
+    >>> captioner = Captioner.from_pretrained()
     >>> captioner("photo.jpg").text
 
     Args:
-        encoder: turns pictures into annotations.
-        decoder: says words about them.
-        vocabulary: the words.
-        look: how hard attention looks: ``argmax`` at the likeliest place, ``sample`` at one drawn by chance, ``expect``
-            at all of them by their chances.
-        seed: of all chance: the same pictures in the same batches get the same words, from the same places.
-        n_best: how many captions of each picture.
-        **search: how captions are found, by the names of :class:`captioning.search.Search`.
+        encoder: computes features (B, L, D) from images.
+        decoder: generates token ids from features.
+        vocabulary: maps token ids to words.
+        attention_mode: hard attention at inference: ``argmax`` uses the most probable location, ``sample`` draws one,
+            ``expectation`` averages all locations by their attention weights.
+        seed: seed of sampling. The same images in the same batches yield the same captions.
+        num_return_sequences: number of captions per image.
+        **generation: fields of :class:`captioning.generation.GenerationConfig`.
     """
 
     def __init__(
@@ -164,177 +133,163 @@ class Captioner:
         encoder: Encoder,
         decoder: Decoder,
         vocabulary: Vocabulary,
-        look: LookName | None = None,
+        attention_mode: AttentionMode | None = None,
         seed: int = 0,
-        n_best: int = 1,
-        **search: Any,
+        num_return_sequences: int = 1,
+        **generation: Any,
     ) -> None:
         self.encoder = encoder.eval()
-        self._see = encoder.for_inference()
-        self._field = functools.cache(functools.partial(receptive_field, self._see))
+        self._fused_encoder = encoder.for_inference()
+        self._receptive_field = functools.cache(functools.partial(receptive_field, self._fused_encoder))
         self.decoder = decoder.eval()
         self.vocabulary = vocabulary
-        self._settle(look, seed, n_best, Search(**search))
+        self._configure(attention_mode, seed, num_return_sequences, GenerationConfig(**generation))
 
-    def _settle(self, look: LookName | None, seed: int, n_best: int, search: Search) -> None:
-        check_look(look, self.decoder.hard)
-        search.check_count(n_best)
-        self.look = look
-        self.n_best = n_best
-        self.search = search
-        self.generator = torch.Generator(next(self.decoder.parameters()).device).manual_seed(seed)
-
-    def with_options(self, seed: int = 0, **options: Any) -> "Captioner":
-        """The same model, not a copy of it, to caption in another way.
-
-        Args:
-            seed: of all chance, which begins anew.
-            **options: by the names that the class takes; what is left out or None stays as it is.
-        """
-        given = {name: value for name, value in options.items() if value is not None}
-        other = copy.copy(self)
-        look, n_best = given.pop("look", self.look), given.pop("n_best", self.n_best)
-        other._settle(look, seed, n_best, dataclasses.replace(self.search, **given))
-        return other
+    def _configure(
+        self, attention_mode: AttentionMode | None, seed: int, num_return_sequences: int, generation: GenerationConfig
+    ) -> None:
+        check_attention_mode(attention_mode, self.decoder.is_hard)
+        generation.check_num_return_sequences(num_return_sequences)
+        self.attention_mode = attention_mode
+        self.num_return_sequences = num_return_sequences
+        self.generation = generation
+        self.generator = torch.Generator(self._device).manual_seed(seed)
 
     @property
-    def by_chance(self) -> bool:
-        """Whether captions depend on the seed, and on what else is captioned in the same batch."""
-        return self.search.sample or self.look == "sample"
+    def _device(self) -> torch.device:
+        return next(self.decoder.parameters()).device
+
+    def with_options(self, seed: int = 0, **options: Any) -> "Captioner":
+        """Return a captioner with other options that shares the modules of this one.
+
+        Args:
+            seed: seed of the new random generator.
+            **options: arguments of the class. Options that are omitted or None keep their value.
+        """
+        changed = _without_none(options)
+        captioner = copy.copy(self)
+        attention_mode = changed.pop("attention_mode", self.attention_mode)
+        num_return_sequences = changed.pop("num_return_sequences", self.num_return_sequences)
+        generation = dataclasses.replace(self.generation, **changed)
+        captioner._configure(attention_mode, seed, num_return_sequences, generation)
+        return captioner
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether captions depend on the seed, and on the other images of the batch."""
+        return self.generation.do_sample or self.attention_mode == "sample"
 
     @classmethod
-    def load(cls, model: str | Path = models.SHIPPED[0], device: str | None = None, **search: Any) -> "Captioner":
-        """Open a model file; no code in it is run.
+    def from_pretrained(
+        cls, model: str | Path = DEFAULT_MODEL, device: str | None = None, **options: Any
+    ) -> "Captioner":
+        """Load a model file. Loading does not execute code from the file.
 
         Args:
-            model: a ``.safetensors`` file that training left behind, or the name of one that comes along.
-            device: where to run; by default the GPU if there is one.
-            **search: how to caption, by the names that the class takes, other than the model was validated with.
+            model: name of a bundled model, or path of a ``.safetensors`` file or training checkpoint.
+            device: by default ``cuda`` if available, otherwise ``cpu``.
+            **options: arguments of the class that override those in the file. None keeps the value of the file.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        path = models.locate(model)
-        try:
-            with safe_open(path, framework="pt", device=device) as file:
-                header = json.loads((file.metadata() or {})[_HEADER])
-                written_in = header["format"]
-                names = file.keys()  # it is no dict, and cannot be walked through by itself
-                state = {name: _full(file.get_tensor(name)) for name in names}
-        except FileNotFoundError:
-            raise CaptioningError(
-                f"{path}: no such model file; 'captioning fit' leaves one behind, and these come along: "
-                + ", ".join(models.SHIPPED)
-            ) from None
-        except (SafetensorError, KeyError, TypeError, ValueError, OSError):
-            raise CaptioningError(
-                f"{path}: not a captioning model file; 'captioning fit' leaves one behind, named *.safetensors"
-            ) from None
-        if written_in != _FORMAT:
-            raise CaptioningError(
-                f"{path}: written in format {written_in}, this version reads {_FORMAT}; update captioning"
-            )
-        with blank():
-            encoder = Encoder(**header["encoder"], weights=header.get("encoder_weights", "random"))
-            decoder = Decoder(**header["decoder"])
-        for part, name in ((encoder, "encoder."), (decoder, "decoder.")):
-            own = {key.removeprefix(name): tensor for key, tensor in state.items() if key.startswith(name)}
-            if part is encoder and "encoder_weights" in header:  # the file has only those that were trained since
-                own = {**encoder.state_dict(), **own}
-            part.load_state_dict(own, assign=True)
-        encoder.to(device)
-        transform = header["transform"]
-        encoder.transform = Transform(**{**transform, "mean": tuple(transform["mean"]), "std": tuple(transform["std"])})
-        own = {name: header[name] for name in (*_SEARCH, "look") if name in header}
-        given = {name: value for name, value in search.items() if value is not None}
-        return cls(encoder, decoder, Vocabulary(header["vocabulary"]), **{**own, **given})
+        model_file = checkpoint.read_model(model, device)
+        encoder, decoder, vocabulary = checkpoint.build_modules(model_file, device)
+        stored = {**model_file.header["generation"], "attention_mode": model_file.header["attention_mode"]}
+        return cls(encoder, decoder, vocabulary, **{**stored, **_without_none(options)})
 
-    def save(self, path: str | Path, slim: bool = False) -> None:
-        """Write the model file.
+    def save(self, path: str | Path, compact: bool = False) -> None:
+        """Write a model file.
 
         Args:
-            path: of the file.
-            slim: in half precision, and of the encoder only what was trained: the rest of its weights must be the
-                pretrained ones that everyone has.
+            path: path of the file.
+            compact: store half precision, and only those encoder tensors that differ from the pretrained weights.
         """
-        header = describe_model(self.encoder, self.decoder, self.vocabulary, self.search, self.look)
-        parts = {"encoder": self.encoder.state_dict(), "decoder": self.decoder.state_dict()}
-        if slim:
-            known = Encoder(**self.encoder.settings, weights="pretrained").state_dict()
-            own = parts["encoder"].items()
-            parts["encoder"] = {key: tensor for key, tensor in own if not torch.equal(tensor.cpu(), known[key])}
-            header["encoder_weights"] = "pretrained"
-        state = {f"{name}.{key}": tensor for name, part in parts.items() for key, tensor in part.items()}
-        if slim:
-            state = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
-        write_model(Path(path), header, state)
+        header = checkpoint.build_model_header(
+            self.encoder, self.decoder, self.vocabulary, dataclasses.asdict(self.generation), self.attention_mode
+        )
+        modules = {"encoder": self.encoder, "decoder": self.decoder}
+        tensors = {
+            f"{prefix}.{name}": tensor
+            for prefix, module in modules.items()
+            for name, tensor in module.state_dict().items()
+        }
+        model_file = checkpoint.ModelFile(header, tensors)
+        if compact:
+            model_file = checkpoint.compact(model_file)
+        checkpoint.write_model_file(Path(path), model_file.header, model_file.tensors)
 
     @overload
-    def __call__(self, pictures: Picture) -> Caption: ...
+    def __call__(self, images: ImageInput) -> Caption: ...
 
     @overload
-    def __call__(self, pictures: list[Picture]) -> list[Caption]: ...
+    def __call__(self, images: list[ImageInput]) -> list[Caption]: ...
 
-    def __call__(self, pictures: Picture | list[Picture]) -> Caption | list[Caption]:
-        """Caption a picture (path, bytes or PIL image), or a list of them."""
-        several = pictures if isinstance(pictures, list) else [pictures]
+    def __call__(self, images: ImageInput | list[ImageInput]) -> Caption | list[Caption]:
+        """Caption an image (path, bytes or PIL image) or a list of images."""
         captions = []
-        for caption in self.each(several):
+        for caption in self.iter_captions(images if isinstance(images, list) else [images]):
             if isinstance(caption, CaptioningError):
                 raise caption
             captions.append(caption)
-        return captions if isinstance(pictures, list) else captions[0]
+        return captions if isinstance(images, list) else captions[0]
 
-    def each(self, pictures: Iterable[Picture], batch_size: int = 32) -> Iterator[Caption | CaptioningError]:
-        """Captions in the order of the pictures; in place of one that cannot be read, the reason why."""
-        waiting = iter(pictures)
-        while batch := list(islice(waiting, batch_size)):
-            opened = [self._prepared_or_error(picture) for picture in batch]
-            captions = iter(self.caption([one for one in opened if isinstance(one, Prepared)]))
-            for one in opened:
-                yield next(captions) if isinstance(one, Prepared) else one
+    def iter_captions(self, images: Iterable[ImageInput], batch_size: int = 32) -> Iterator[Caption | CaptioningError]:
+        """Yield captions in the order of the images. An image that cannot be read yields its error."""
+        remaining = iter(images)
+        while batch := list(islice(remaining, batch_size)):
+            results = [self._preprocess_or_error(image) for image in batch]
+            captions = iter(self.caption_batch([item for item in results if isinstance(item, PreprocessedImage)]))
+            for result in results:
+                yield next(captions) if isinstance(result, PreprocessedImage) else result
 
-    def _prepared_or_error(self, picture: Picture) -> Prepared | CaptioningError:
+    def _preprocess_or_error(self, image: ImageInput) -> PreprocessedImage | CaptioningError:
         try:
-            return self.prepare(picture)
+            return self.preprocess(image)
         except CaptioningError as error:
             return error
 
-    def prepare(self, picture: Picture, most_pixels: float = math.inf) -> Prepared:
-        """Open a picture for :meth:`caption`; any thread may. One of more pixels is refused, undecoded."""
-        transform = self.encoder.transform
-        image = open_image(picture, transform.size, most_pixels)
-        return Prepared(picture, transform(image), transform.window(*image.size))
+    def preprocess(self, image: ImageInput, max_pixels: float = math.inf) -> PreprocessedImage:
+        """Open and transform an image for :meth:`caption_batch`. Thread-safe.
 
-    def caption(self, pictures: Sequence[Prepared]) -> list[Caption]:
-        """Caption one batch; only one thread at a time may."""
-        if not pictures:
+        Args:
+            image: path, bytes or PIL image.
+            max_pixels: a file with more pixels raises CaptioningError before it is decoded.
+        """
+        transform = self.encoder.transform
+        opened = open_image(image, transform.image_size, max_pixels)
+        return PreprocessedImage(image, transform(opened), transform.crop_box(*opened.size))
+
+    def caption_batch(self, images: Sequence[PreprocessedImage]) -> list[Caption]:
+        """Caption one batch. Not thread-safe."""
+        if not images:
             return []
-        pixels = torch.stack([picture.pixels for picture in pictures])
+        pixels = torch.stack([image.pixels for image in images])  # (B, 3, image_size, image_size)
         with torch.inference_mode():
-            annotations = self._see(pixels.to(next(self.decoder.parameters()).device))
-        look = way_to_look(self.look, self.generator)
-        found = self.search(self.decoder, annotations, self.generator, self.n_best, look)
+            features = self._fused_encoder(pixels.to(self._device))  # (B, L, D)
+        attention_fn = make_attention_fn(self.attention_mode, self.generator)
+        results = generate(
+            self.decoder, features, self.generation, self.generator, self.num_return_sequences, attention_fn
+        )
         captions = []
-        for picture, of_picture in zip(pictures, found, strict=True):
-            first, *others = (self._put(one, picture) for one in of_picture)
-            captions.append(dataclasses.replace(first, others=tuple(others)))
+        for image, hypotheses in zip(images, results, strict=True):
+            best, *alternatives = (self._postprocess(hypothesis, image) for hypothesis in hypotheses)
+            captions.append(dataclasses.replace(best, alternatives=tuple(alternatives)))
         return captions
 
-    def _put(self, found: Found, prepared: Prepared) -> Caption:
-        window = prepared.window
-        field = None
-        if self.decoder.hard and self.look != "expect":  # finding the field takes a pass through the CNN and back
-            across, down = self._field()
-            field = (across * (window.right - window.left), down * (window.bottom - window.top))
+    def _postprocess(self, hypothesis: Hypothesis, image: PreprocessedImage) -> Caption:
+        box, field = image.crop_box, None
+        # The receptive field is computed only where it is used: it requires a forward and a backward pass of the CNN.
+        if self.decoder.is_hard and self.attention_mode != "expectation":
+            width, height = self._receptive_field()
+            field = (width * (box.right - box.left), height * (box.bottom - box.top))
         return Caption(
-            words=self.vocabulary.decode(found.words),
-            probabilities=[math.exp(chance) for chance in found.log_probabilities],
-            maps=found.weights.unflatten(1, self.encoder.grid).numpy(),
-            picture=prepared.picture,
-            window=window,
-            field=field,
+            words=self.vocabulary.decode(hypothesis.token_ids),
+            token_probs=[math.exp(log_prob) for log_prob in hypothesis.log_probs],
+            attention_maps=hypothesis.attention_weights.unflatten(1, self.encoder.grid_size).numpy(),
+            image=image.source,
+            crop_box=box,
+            receptive_field=field,
         )
 
 
-def _full(tensor: Tensor) -> Tensor:
-    """A slim file is in half precision, which few CPUs compute in."""
-    return tensor.float() if tensor.dtype == torch.float16 else tensor
+def _without_none(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

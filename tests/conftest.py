@@ -1,4 +1,4 @@
-"""What several tests share: a small set of drawn scenes, a captioner that has learnt nothing, a browser."""
+"""Shared fixtures: a small synthetic data set, an untrained captioner, a browser."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 
 from captioning.captioner import Captioner
-from captioning.datasets import shapes
-from captioning.decoder import Decoder
-from captioning.encoders import Encoder
-from captioning.text import Vocabulary
-from captioning.torchvision_cure import import_torchvision
+from captioning.datasets.synthetic import shapes
+from captioning.models.decoder import Decoder
+from captioning.models.encoder import Encoder
+from captioning.preprocessing.vocabulary import Vocabulary
+from captioning.utils.torchvision_compat import import_torchvision
 
-import_torchvision()  # some tests import pytorch_lightning by themselves
+import_torchvision()  # some tests import pytorch_lightning directly
 
 REPOSITORY = Path(__file__).parent.parent
 WORDS = [
@@ -40,9 +40,9 @@ WORDS = [
 
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of 60 drawn scenes."""
+    """The directory of a data set of 60 synthetic scenes."""
     root = tmp_path_factory.mktemp("drawn") / "shapes"
-    shapes.write(root, images=60, seed=3)
+    shapes.generate_dataset(root, num_images=60, seed=3)
     return root
 
 
@@ -56,27 +56,27 @@ def hard_captioner() -> Captioner:
     return make_captioner(attention="hard")
 
 
-def make_captioner(**settings) -> Captioner:
-    """Random weights, drawn wide enough that it says something."""
+def make_captioner(**settings: Any) -> Captioner:
+    """Random weights with a variance large enough for captions that differ between images."""
     torch.manual_seed(0)
-    encoder = Encoder("tiny")
+    encoder = Encoder("tiny", frozen=False)
     sizes = {"embedding_size": 16, "hidden_size": 32, "attention_size": 16}
-    decoder = Decoder(len(WORDS) + 4, encoder.width, 64, **sizes, **settings)
+    decoder = Decoder(len(WORDS) + 4, encoder.feature_size, 64, **sizes, **settings)
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.normal_(std=0.5)
-        decoder.start_hidden.weight.normal_(std=5)  # so that what it says depends on the picture
-        decoder.start_cell.weight.normal_(std=5)
+        decoder.init_hidden.weight.normal_(std=5)  # captions then depend on the image
+        decoder.init_cell.weight.normal_(std=5)
         for module in encoder.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
-                module.momentum = 1.0  # one batch of noise is all it will ever see
+                module.momentum = 1.0  # the statistics come from one batch of noise
         encoder.train()(torch.randn(16, 3, 64, 64))
-    return Captioner(encoder, decoder, Vocabulary([*Vocabulary.MARKS, *WORDS]), maximum_length=8)
+    return Captioner(encoder, decoder, Vocabulary([*Vocabulary.SPECIAL_TOKENS, *WORDS]), max_length=8)
 
 
 @pytest.fixture
 def photo(tmp_path: Path) -> Path:
-    """A picture that is not square, with something on it."""
+    """An image that is not square, with a rectangle on it."""
     path = tmp_path / "photo.jpg"
     image = Image.linear_gradient("L").resize((120, 80)).convert("RGB")
     image.paste((200, 30, 30), (10, 20, 40, 60))
@@ -84,10 +84,10 @@ def photo(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")  # no longer: while it lives, an event loop runs that other tests could stumble over
+@pytest.fixture(scope="module")  # not longer: its event loop interferes with other tests
 def browser() -> Iterator[Any]:
-    """Chromium without a window."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs a browser's driver: pip install playwright")
+    """Headless Chromium."""
+    api = pytest.importorskip("playwright.sync_api", reason="needs a browser driver: pip install playwright")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("needs a browser: apt-get install chromium")
@@ -99,7 +99,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def browser_page(browser: Any) -> Iterator[Any]:
-    """A fresh page; the test fails if a script on it does."""
+    """A new page; the test fails if a script on it raises an error."""
     context = browser.new_context()
     page = context.new_page()
     failures: list[str] = []

@@ -10,218 +10,242 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from captioning import Captioner
-from captioning.encoders import Encoder
-from captioning.errors import CaptioningError
-from captioning.images import open_image
-from captioning.receptive_field import receptive_field
-from captioning.search import Search
+from captioning.generation import GenerationConfig
+from captioning.models.encoder import Encoder
+from captioning.models.receptive_field import receptive_field
+from captioning.preprocessing.image import open_image
+from captioning.utils.errors import CaptioningError
 from tests.conftest import make_captioner
 
 
-def test_a_caption_has_all_its_parts(captioner: Captioner, photo: Path) -> None:
+def test_a_caption_has_words_probabilities_and_maps(captioner: Captioner, photo: Path) -> None:
     caption = captioner(photo)
     assert caption.text == " ".join(caption.words)
     assert caption.words
-    assert caption.maps.shape == (len(caption.words), 8, 8)
-    np.testing.assert_allclose(caption.maps.sum((1, 2)), 1, rtol=1e-5)
-    assert len(caption.probabilities) in (len(caption.words), len(caption.words) + 1)  # one more if it ended
-    mean = sum(map(math.log, caption.probabilities)) / len(caption.probabilities)
+    assert caption.attention_maps.shape == (len(caption.words), 8, 8)
+    np.testing.assert_allclose(caption.attention_maps.sum((1, 2)), 1, rtol=1e-5)
+    assert len(caption.token_probs) in (len(caption.words), len(caption.words) + 1)  # one more if it is finished
+    mean = sum(map(math.log, caption.token_probs)) / len(caption.token_probs)
     assert caption.score == pytest.approx(math.exp(mean))
     assert caption.overlay().width > 400
 
 
-def test_a_caption_is_described_in_plain_values(photo: Path) -> None:
+def test_to_dict_returns_json_values(photo: Path) -> None:
     captioner = make_captioner()
-    captioner.search, captioner.n_best = Search(beam=3, maximum_length=8), 3
-    captioner.encoder.transform = Encoder("tiny", fit="crop").transform
+    captioner.generation, captioner.num_return_sequences = GenerationConfig(num_beams=3, max_length=8), 3
+    captioner.encoder.transform = Encoder("tiny", resize_mode="crop").transform
     caption = captioner(photo)
-    described = json.loads(json.dumps(caption.describe()))
-    assert list(described) == ["caption", "score", "window", "field", "words", "others"]
-    assert described["caption"] == caption.text
-    assert described["score"] == pytest.approx(caption.score, abs=1e-4)
-    assert described["window"] == pytest.approx((1 / 6, 0, 5 / 6, 1), abs=1e-5)
-    assert described["field"] is None
-    assert [entry["word"] for entry in described["words"]] == caption.words
-    assert [entry["probability"] for entry in described["words"]] == pytest.approx(
-        caption.probabilities[: len(caption.words)], abs=1e-4
+    values = json.loads(json.dumps(caption.to_dict()))
+    assert list(values) == ["caption", "score", "crop_box", "receptive_field", "words", "alternatives"]
+    assert values["caption"] == caption.text
+    assert values["score"] == pytest.approx(caption.score, abs=1e-4)
+    assert values["crop_box"] == pytest.approx((1 / 6, 0, 5 / 6, 1), abs=1e-5)
+    assert values["receptive_field"] is None
+    assert [entry["word"] for entry in values["words"]] == caption.words
+    assert [entry["probability"] for entry in values["words"]] == pytest.approx(
+        caption.token_probs[: len(caption.words)], abs=1e-4
     )
-    np.testing.assert_allclose([entry["map"] for entry in described["words"]], caption.maps, atol=1e-4)
-    assert [other["caption"] for other in described["others"]] == [other.text for other in caption.others]
-    assert all(list(other) == list(described)[:-1] for other in described["others"])
-    small = caption.describe(maps=False)
-    assert list(small) == ["caption", "score", "words", "others"]
-    assert list(small["words"][0]) == ["word", "probability"]
+    attention_maps = [entry["attention_map"] for entry in values["words"]]
+    np.testing.assert_allclose(attention_maps, caption.attention_maps, atol=1e-4)
+    assert [entry["caption"] for entry in values["alternatives"]] == [other.text for other in caption.alternatives]
+    assert all(list(entry) == list(values)[:-1] for entry in values["alternatives"])
+    without_maps = caption.to_dict(attention_maps=False)
+    assert list(without_maps) == ["caption", "score", "words", "alternatives"]
+    assert list(without_maps["words"][0]) == ["word", "probability"]
 
 
-@pytest.mark.parametrize(("fit", "across", "down"), [("stretch", 1, 1), ("crop", 2 / 3, 1), ("pad", 1, 1.5)])
-def test_only_a_hard_look_has_a_field(
-    hard_captioner: Captioner, photo: Path, fit: str, across: float, down: float
+@pytest.mark.parametrize(
+    ("resize_mode", "width_ratio", "height_ratio"), [("stretch", 1, 1), ("crop", 2 / 3, 1), ("pad", 1, 1.5)]
+)
+def test_only_single_locations_have_a_receptive_field(
+    hard_captioner: Captioner, photo: Path, resize_mode: str, width_ratio: float, height_ratio: float
 ) -> None:
-    hard_captioner.encoder.transform = Encoder("tiny", fit=fit).transform
-    field = receptive_field(hard_captioner.encoder)
-    for look in (None, "argmax", "sample"):
-        hard_captioner.look = look
-        assert hard_captioner(photo).field == pytest.approx((field[0] * across, field[1] * down))
-    hard_captioner.look = "expect"
-    assert hard_captioner(photo).field is None
+    hard_captioner.encoder.transform = Encoder("tiny", resize_mode=resize_mode).transform
+    width, height = receptive_field(hard_captioner.encoder)
+    for attention_mode in (None, "argmax", "sample"):
+        hard_captioner.attention_mode = attention_mode
+        expected = (width * width_ratio, height * height_ratio)
+        assert hard_captioner(photo).receptive_field == pytest.approx(expected)
+    hard_captioner.attention_mode = "expectation"
+    assert hard_captioner(photo).receptive_field is None
 
 
-def test_path_bytes_image_and_list_are_the_same(captioner: Captioner, photo: Path) -> None:
+def test_path_bytes_and_image_yield_the_same_caption(captioner: Captioner, photo: Path) -> None:
     expected = captioner(str(photo))
     with Image.open(photo) as image:
-        pictures = [photo, photo.read_bytes(), image.copy()]
-    for caption in (*(captioner(picture) for picture in pictures), *captioner(pictures)):
+        images = [photo, photo.read_bytes(), image.copy()]
+    for caption in (*(captioner(image) for image in images), *captioner(images)):
         assert caption.text == expected.text
-        np.testing.assert_allclose(caption.maps, expected.maps, rtol=1e-4, atol=1e-6)  # a batch of three, or of one
+        # The batch size, 3 or 1, affects rounding.
+        np.testing.assert_allclose(caption.attention_maps, expected.attention_maps, rtol=1e-4, atol=1e-6)
     assert captioner([]) == []
 
 
-def test_a_hard_model_looks_at_one_place_and_a_model_file_keeps_how(
+def test_hard_attention_selects_one_location_and_the_file_keeps_the_mode(
     hard_captioner: Captioner, drawn: Path, tmp_path: Path
 ) -> None:
-    pictures = sorted((drawn / "images").iterdir())[:20]
+    images = sorted((drawn / "images").iterdir())[:20]
     maps = {}
-    for look in ("argmax", "sample", "expect"):
-        hard_captioner.look = look
-        path = tmp_path / f"{look}.safetensors"
+    for attention_mode in ("argmax", "sample", "expectation"):
+        hard_captioner.attention_mode = attention_mode
+        path = tmp_path / f"{attention_mode}.safetensors"
         hard_captioner.save(path)
-        captions = Captioner.load(path)(pictures)
-        maps[look] = np.concatenate([caption.maps.reshape(-1, 64) for caption in captions])
-    for look in ("argmax", "sample"):
-        assert set(np.unique(maps[look])) == {0.0, 1.0}
-        assert (maps[look].sum(1) == 1).all()
-    assert len(np.unique(maps["expect"])) > 100
+        captions = Captioner.from_pretrained(path)(images)
+        maps[attention_mode] = np.concatenate([caption.attention_maps.reshape(-1, 64) for caption in captions])
+    for attention_mode in ("argmax", "sample"):
+        assert set(np.unique(maps[attention_mode])) == {0.0, 1.0}
+        assert (maps[attention_mode].sum(1) == 1).all()
+    assert len(np.unique(maps["expectation"])) > 100
 
 
-def test_the_same_model_captions_in_another_way(hard_captioner: Captioner, photo: Path, tmp_path: Path) -> None:
+def test_with_options_shares_the_modules(hard_captioner: Captioner, photo: Path, tmp_path: Path) -> None:
     hard_captioner.save(tmp_path / "hard.safetensors")
     before = hard_captioner(photo)
-    options = {"beam": 4, "n_best": 3, "look": "expect", "no_repeat": None}
-    other = hard_captioner.with_options(**options)
-    assert other.decoder is hard_captioner.decoder
-    assert other.encoder is hard_captioner.encoder
-    expected = Captioner.load(tmp_path / "hard.safetensors", **options)(photo)
-    caption = other(photo)
-    assert [one.text for one in (caption, *caption.others)] == [one.text for one in (expected, *expected.others)]
-    np.testing.assert_allclose(caption.maps, expected.maps, atol=1e-6)
-    assert hard_captioner(photo).text == before.text, "the first is left as it was"
-    with pytest.raises(CaptioningError, match="n_best 5: take 1 to 4"):
-        other.with_options(n_best=5)
-    assert [one.by_chance for one in (other, other.with_options(sample=True), other.with_options(look="sample"))] == [
-        *(False, True, True)
+    options = {
+        "num_beams": 4,
+        "num_return_sequences": 3,
+        "attention_mode": "expectation",
+        "no_repeat_ngram_size": None,
+    }
+    changed = hard_captioner.with_options(**options)
+    assert changed.decoder is hard_captioner.decoder
+    assert changed.encoder is hard_captioner.encoder
+    expected = Captioner.from_pretrained(tmp_path / "hard.safetensors", **options)(photo)
+    caption = changed(photo)
+    assert [item.text for item in (caption, *caption.alternatives)] == [
+        item.text for item in (expected, *expected.alternatives)
     ]
+    np.testing.assert_allclose(caption.attention_maps, expected.attention_maps, atol=1e-6)
+    assert hard_captioner(photo).text == before.text, "the original captioner is unchanged"
+    with pytest.raises(CaptioningError, match=r"num_return_sequences must be in \[1, 4\], got 5"):
+        changed.with_options(num_return_sequences=5)
+    assert not changed.is_stochastic
+    assert changed.with_options(do_sample=True).is_stochastic
+    assert changed.with_options(attention_mode="sample").is_stochastic
 
 
-def test_sampled_looks_follow_the_seed(hard_captioner: Captioner, drawn: Path, tmp_path: Path) -> None:
+def test_the_seed_determines_sampled_locations(hard_captioner: Captioner, drawn: Path, tmp_path: Path) -> None:
     path = tmp_path / "hard.safetensors"
     hard_captioner.save(path)
-    pictures = sorted((drawn / "images").iterdir())[:20]
+    images = sorted((drawn / "images").iterdir())[:20]
 
-    def looked(seed: int) -> list[list[int]]:
-        captions = Captioner.load(path, look="sample", seed=seed)(pictures)
-        return [caption.maps.reshape(-1, 64).argmax(1).tolist() for caption in captions]
+    def sampled_locations(seed: int) -> list[list[int]]:
+        captions = Captioner.from_pretrained(path, attention_mode="sample", seed=seed)(images)
+        return [caption.attention_maps.reshape(-1, 64).argmax(1).tolist() for caption in captions]
 
-    assert looked(0) == looked(0)
-    assert looked(0) != looked(1)
-
-
-def test_alone_and_in_a_batch_are_equal(captioner: Captioner, drawn: Path) -> None:
-    pictures = sorted((drawn / "images").iterdir())[:20]
-    together = captioner(pictures)
-    assert len({caption.text for caption in together}) > 1
-    for picture, caption in zip(pictures, together, strict=True):
-        alone = captioner(picture)
-        assert alone.text == caption.text
-        assert alone.score == pytest.approx(caption.score, rel=1e-4)
-        np.testing.assert_allclose(alone.maps, caption.maps, atol=1e-5)
+    assert sampled_locations(0) == sampled_locations(0)
+    assert sampled_locations(0) != sampled_locations(1)
 
 
-def test_a_broken_picture_does_not_stop_the_others(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
+def test_a_batch_equals_single_images(captioner: Captioner, drawn: Path) -> None:
+    images = sorted((drawn / "images").iterdir())[:20]
+    batched = captioner(images)
+    assert len({caption.text for caption in batched}) > 1
+    for image, caption in zip(images, batched, strict=True):
+        single = captioner(image)
+        assert single.text == caption.text
+        assert single.score == pytest.approx(caption.score, rel=1e-4)
+        np.testing.assert_allclose(single.attention_maps, caption.attention_maps, atol=1e-5)
+
+
+def test_a_corrupt_image_does_not_affect_the_others(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.jpg").write_text("x")
-    results = list(captioner.each([photo, tmp_path / "broken.jpg", photo, tmp_path / "none.jpg"], batch_size=3))
+    images = [photo, tmp_path / "broken.jpg", photo, tmp_path / "none.jpg"]
+    results = list(captioner.iter_captions(images, batch_size=3))
     assert [isinstance(result, CaptioningError) for result in results] == [False, True, False, True]
     with pytest.raises(CaptioningError, match=r"broken\.jpg"):
         captioner([photo, tmp_path / "broken.jpg"])
 
 
-def test_the_file_gives_back_the_same_captioner(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
-    captioner.encoder.transform = Encoder("tiny", fit="crop").transform
+def test_save_and_load_restore_the_captioner(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
+    captioner.encoder.transform = Encoder("tiny", resize_mode="crop").transform
     captioner.save(tmp_path / "model.safetensors")
-    loaded = Captioner.load(tmp_path / "model.safetensors")
-    for part in ("encoder", "decoder"):
-        before, after = getattr(captioner, part).state_dict(), getattr(loaded, part).state_dict()
+    loaded = Captioner.from_pretrained(tmp_path / "model.safetensors")
+    for module in ("encoder", "decoder"):
+        before, after = getattr(captioner, module).state_dict(), getattr(loaded, module).state_dict()
         assert before.keys() == after.keys()
         for name in before:
             assert torch.equal(before[name], after[name]), name
     assert loaded.encoder.transform == captioner.encoder.transform
+    assert loaded.generation == captioner.generation
     assert loaded(photo).text == captioner(photo).text
     assert loaded(photo).score == pytest.approx(captioner(photo).score, rel=1e-5)
-    assert loaded.vocabulary.words == captioner.vocabulary.words
+    assert loaded.vocabulary.tokens == captioner.vocabulary.tokens
     assert [path.name for path in tmp_path.iterdir() if "model" in path.name] == ["model.safetensors"]
 
 
-@pytest.mark.parametrize("name", ["resnet18", "efficientnet_lite0", "efficientnet_lite1_lite2"])
-def test_the_file_holds_any_encoder(captioner: Captioner, photo: Path, tmp_path: Path, name: str) -> None:
-    whole = with_encoder(captioner, Encoder(name, image_size=64))
-    whole.save(tmp_path / "model.safetensors")
-    assert Captioner.load(tmp_path / "model.safetensors")(photo).text == whole(photo).text
+@pytest.mark.parametrize("backbone", ["resnet18", "efficientnet_lite0", "efficientnet_lite1_lite2"])
+def test_save_and_load_support_each_kind_of_backbone(
+    captioner: Captioner, photo: Path, tmp_path: Path, backbone: str
+) -> None:
+    original = with_encoder(captioner, Encoder(backbone, image_size=64))
+    original.save(tmp_path / "model.safetensors")
+    assert Captioner.from_pretrained(tmp_path / "model.safetensors")(photo).text == original(photo).text
 
 
 def with_encoder(captioner: Captioner, encoder: Encoder) -> Captioner:
-    rows, columns = encoder.grid
-    settings = {**captioner.decoder.settings, "annotation_size": encoder.width, "places": rows * columns}
-    return Captioner(encoder, type(captioner.decoder)(**settings), captioner.vocabulary, maximum_length=8)
+    """A captioner with this encoder and an untrained decoder of the matching size."""
+    rows, columns = encoder.grid_size
+    config = {
+        **captioner.decoder.config,
+        "feature_size": encoder.feature_size,
+        "num_locations": rows * columns,
+    }
+    return Captioner(encoder, type(captioner.decoder)(**config), captioner.vocabulary, max_length=8)
 
 
-def test_a_slim_file_finds_its_encoder(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
+def test_a_compact_file_loads_the_pretrained_encoder(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    whole = with_encoder(captioner, Encoder("efficientnet_lite0", "pretrained", image_size=64))
-    whole.save(tmp_path / "slim.safetensors", slim=True)
-    with safe_open(tmp_path / "slim.safetensors", framework="pt") as file:
+    original = with_encoder(captioner, Encoder("efficientnet_lite0", "pretrained", image_size=64))
+    original.save(tmp_path / "compact.safetensors", compact=True)
+    with safe_open(tmp_path / "compact.safetensors", framework="pt") as file:
         names = list(file.keys())
         assert {file.get_tensor(name).dtype for name in names} == {torch.float16}
     assert {name.split(".")[0] for name in names} == {"decoder"}
-    slim = Captioner.load(tmp_path / "slim.safetensors")
-    assert next(slim.decoder.parameters()).dtype == torch.float32
-    expected, caption = whole(photo), slim(photo)
+    compact = Captioner.from_pretrained(tmp_path / "compact.safetensors")
+    assert next(compact.decoder.parameters()).dtype == torch.float32
+    expected, caption = original(photo), compact(photo)
     assert caption.text == expected.text
-    np.testing.assert_allclose(caption.probabilities, expected.probabilities, rtol=0.02)  # of half precision
-    for name, tensor in whole.encoder.state_dict().items():
-        assert torch.equal(tensor, slim.encoder.state_dict()[name]), name
+    np.testing.assert_allclose(caption.token_probs, expected.token_probs, rtol=0.02)  # stored in half precision
+    for name, tensor in original.encoder.state_dict().items():
+        assert torch.equal(tensor, compact.encoder.state_dict()[name]), name
 
 
-def test_a_slim_file_has_what_was_trained_of_the_encoder(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
+def test_a_compact_file_contains_trained_encoder_tensors(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     trained = Encoder("efficientnet_lite0", "pretrained", image_size=64)
     with torch.no_grad():
-        trained.network.conv_head.weight[0] += 0.1
-    whole = with_encoder(captioner, trained)
-    whole.save(tmp_path / "slim.safetensors", slim=True)
-    with safe_open(tmp_path / "slim.safetensors", framework="pt") as file:
+        trained.backbone.conv_head.weight[0] += 0.1
+    original = with_encoder(captioner, trained)
+    original.save(tmp_path / "compact.safetensors", compact=True)
+    with safe_open(tmp_path / "compact.safetensors", framework="pt") as file:
         names = list(file.keys())
-    assert [name for name in names if name.startswith("encoder.")] == ["encoder.network.conv_head.weight"]
-    slim = Captioner.load(tmp_path / "slim.safetensors")
+    assert [name for name in names if name.startswith("encoder.")] == ["encoder.backbone.conv_head.weight"]
+    compact = Captioner.from_pretrained(tmp_path / "compact.safetensors")
     for name, tensor in trained.state_dict().items():
-        torch.testing.assert_close(slim.encoder.state_dict()[name], tensor, atol=1e-6, rtol=1e-3, msg=name)
-    assert slim(photo).text == whole(photo).text
+        torch.testing.assert_close(compact.encoder.state_dict()[name], tensor, atol=1e-6, rtol=1e-3, msg=name)
+    assert compact(photo).text == original(photo).text
 
 
-def test_an_encoder_that_nobody_has_cannot_be_left_out(captioner: Captioner, tmp_path: Path) -> None:
+def test_compact_requires_pretrained_weights(captioner: Captioner, tmp_path: Path) -> None:
     with pytest.raises(CaptioningError, match="'tiny' has no pretrained weights"):
-        captioner.save(tmp_path / "slim.safetensors", slim=True)
-    assert not list(tmp_path.glob("slim*"))
+        captioner.save(tmp_path / "compact.safetensors", compact=True)
+    assert not list(tmp_path.glob("compact*"))
 
 
-def test_the_file_is_plain_data(captioner: Captioner, tmp_path: Path) -> None:
+def test_the_header_is_plain_json(captioner: Captioner, tmp_path: Path) -> None:
     captioner.save(tmp_path / "model.safetensors")
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         header = json.loads(file.metadata()["captioning"])
-    assert header["vocabulary"] == captioner.vocabulary.words
-    assert header["transform"]["size"] == 64
-    assert header["decoder"]["score"] == "additive"
+    assert header["format"] == 2
+    assert header["vocabulary"] == captioner.vocabulary.tokens
+    assert header["transform"]["image_size"] == 64
+    assert header["decoder"]["attention_score"] == "additive"
+    assert header["generation"]["max_length"] == 8
+    assert header["attention_mode"] is None
 
 
-def test_what_is_no_model_is_named(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
+def test_errors_name_the_file_that_is_no_model(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
     torch.save(captioner.decoder.state_dict(), tmp_path / "model.pt")
     captioner.save(tmp_path / "new.safetensors")
@@ -231,24 +255,24 @@ def test_what_is_no_model_is_named(captioner: Captioner, photo: Path, tmp_path: 
     save_file({"x": torch.zeros(1)}, tmp_path / "list.safetensors", {"captioning": "[]"})
     for name, message in (
         ("list.safetensors", "not a captioning model"),
-        ("none.safetensors", "no such model file"),
+        ("none.safetensors", "model file not found"),
         (photo.name, "not a captioning model"),
         ("other.safetensors", "not a captioning model"),
         ("model.pt", "not a captioning model"),
-        ("", "not a captioning model"),
-        ("new.safetensors", "format 99, this version reads 1"),
+        ("", "model file not found"),  # a directory
+        ("new.safetensors", "format 99 is newer than format 2"),
     ):
         with pytest.raises(CaptioningError, match=message) as caught:
-            Captioner.load(tmp_path / name)
+            Captioner.from_pretrained(tmp_path / name)
         assert str(tmp_path / name) in str(caught.value)
         assert "\n" not in str(caught.value)
 
 
-def test_overlay_lies_on_the_whole_photo(captioner: Captioner, photo: Path) -> None:
-    """With a centre crop the maps lie on the middle, and the panels still show all of the photo."""
-    captioner.encoder.transform = Encoder("tiny", fit="crop").transform
+def test_the_overlay_shows_the_whole_image(captioner: Captioner, photo: Path) -> None:
+    """With a center crop, the maps cover the middle, and the panels still show the whole image."""
+    captioner.encoder.transform = Encoder("tiny", resize_mode="crop").transform
     caption = captioner(photo)  # 120 × 80
-    assert caption.window == pytest.approx((1 / 6, 0, 5 / 6, 1))
+    assert caption.crop_box == pytest.approx((1 / 6, 0, 5 / 6, 1))
     sheet = caption.overlay(panel_width=120)
     rows = -(-(len(caption.words) + 1) // 6)
     top = sheet.height - rows * (80 + 30 + 12)

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from captioning.captioner import Captioner
-from captioning.cli import main
+from captioning.cli.main import main
 from tests.conftest import REPOSITORY
 
 NARROW = ["--model.embedding_size", "32", "--model.hidden_size", "32", "--trainer.enable_progress_bar", "false"]
@@ -19,22 +19,22 @@ WITHOUT_DOWNLOAD = {"vgg19": ["--model.weights", "random", "--model.image_size",
     "name",
     [
         "flickr8k-soft",
-        "flickr8k-soft-cider",
+        "flickr8k-soft-scst",
         "flickr8k-hard",
-        "flickr8k-hard-cider",
-        "paper-vgg19-flickr30k",
-        "paper-vgg19-coco",
+        "flickr8k-hard-scst",
+        "xu2015-vgg19-flickr30k",
+        "xu2015-vgg19-coco",
     ],
     ids=lambda name: name,
 )
 def test_a_recipe_for_photos_runs(name: str, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are found below CAPTIONING_DATA, each goes through the CNN, and a model is left that captions."""
+    """Pictures are found below CAPTIONING_DATA_DIR, each goes through the CNN, and a model is left that captions."""
     text = (REPOSITORY / "configs" / f"{name}.yaml").read_text()
     (root,) = (line.split()[1] for line in text.splitlines() if line.startswith("  root:"))
     sets = tmp_path / "sets"
     sets.mkdir()
     (sets / root).symlink_to(drawn)
-    monkeypatch.setenv("CAPTIONING_DATA", str(sets))
+    monkeypatch.setenv("CAPTIONING_DATA_DIR", str(sets))
     monkeypatch.chdir(tmp_path)
     options = WITHOUT_DOWNLOAD["vgg19"] if "vgg19" in name else []
     batches = [

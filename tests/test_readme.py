@@ -14,8 +14,8 @@ import skimage
 import yaml
 
 from captioning import datasets
-from captioning.cli import main
-from captioning.encoders import ENCODERS
+from captioning.cli.main import main
+from captioning.models.encoder import BACKBONES
 from tests.conftest import REPOSITORY
 
 QUIET = ["--trainer.enable_progress_bar", "false"]
@@ -23,7 +23,7 @@ QUIET = ["--trainer.enable_progress_bar", "false"]
 SHORT = {
     "fit": ["--trainer.max_epochs", "2", *QUIET],
     # A model that is trained so little says "a a a", and articles have no maps to be checked.
-    "validate": [*QUIET, "--model.search.no_repeat", "1", "--model.search.minimum_length", "6"],
+    "validate": [*QUIET, "--model.search.no_repeat_ngram_size", "1", "--model.search.min_length", "6"],
     "test": QUIET,
     "predict": QUIET,
 }
@@ -50,7 +50,7 @@ def test_commands_and_python(
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
     (tmp_path / "photo.jpg").symlink_to(Path(skimage.data_dir) / "rocket.jpg")
     stand_in_for_photos(tmp_path / "sets" / "flickr8k", drawn)
-    monkeypatch.setenv("CAPTIONING_DATA", str(tmp_path / "sets"))
+    monkeypatch.setenv("CAPTIONING_DATA_DIR", str(tmp_path / "sets"))
     monkeypatch.chdir(tmp_path)
     commands = [shlex.split(line) for block in blocks("sh") for line in block.splitlines()]
     subcommands = [command[1] for command in commands]
@@ -128,7 +128,7 @@ def test_every_setting_that_is_named_exists() -> None:
 
 def test_every_encoder_is_named() -> None:
     (row,) = re.findall(r"^\| `model\.encoder` .*", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", row)) == set(ENCODERS)
+    assert set(re.findall(r"`(\w+)`", row)) == set(BACKBONES)
 
 
 def test_the_callback_that_is_named_can_be_made() -> None:

@@ -1,28 +1,40 @@
-"""Sources of captioned pictures, one file each, all giving the same records."""
+"""Datasets of captioned images. Each reader supports one directory layout and returns the same records."""
 
 import os
 from pathlib import Path
 
-from captioning.datasets import coco, flickr8k, flickr30k, karpathy, own
-from captioning.datasets.records import Record
-from captioning.errors import CaptioningError
+from captioning.datasets.readers import coco, custom, flickr8k, flickr30k, karpathy
+from captioning.datasets.readers.json_file import load_json
+from captioning.datasets.record import Record
+from captioning.utils.errors import CaptioningError
 
-# In this order: Karpathy's JSON often lies beside a set's own files, and its splits are the ones that papers report.
-SOURCES = (karpathy, flickr8k, flickr30k, coco, own)
-
-
-def locate(root: Path) -> Path:
-    """A relative name is looked for here first, then below ``$CAPTIONING_DATA``, the folder of all sets."""
-    sets = os.environ.get("CAPTIONING_DATA")
-    return Path(sets) / root if sets and not root.exists() and (Path(sets) / root).exists() else root
+# Karpathy's JSON is tried first: it often lies beside the files of a dataset, and papers report results on its splits.
+READERS = (karpathy, flickr8k, flickr30k, coco, custom)
 
 
-def read(root: Path) -> list[Record]:
-    """The records of a folder (or of a file of captions), whichever of the layouts it has."""
+def resolve_root(root: Path) -> Path:
+    """Return ``root`` if it exists, otherwise ``$CAPTIONING_DATA_DIR/root`` if that exists, otherwise ``root``."""
+    data_dir = os.environ.get("CAPTIONING_DATA_DIR")
+    return Path(data_dir) / root if data_dir and not root.exists() and (Path(data_dir) / root).exists() else root
+
+
+def load_records(root: Path) -> list[Record]:
+    """Read the records of a directory (or of a caption file) with the first reader that supports its layout."""
     if not root.exists():
-        raise CaptioningError(f"{root}: no such folder of captioned pictures; check data.root and CAPTIONING_DATA")
-    for source in SOURCES:
-        if source.is_here(root):
-            return source.read(root)
-    layouts = "; ".join(source.LAYOUT for source in SOURCES)
-    raise CaptioningError(f"{root}: no captions found; looked for {layouts}; see data/README.md")
+        raise CaptioningError(f"{root}: no such directory; check data.root and CAPTIONING_DATA_DIR")
+    for reader in READERS:
+        if reader.can_read(root):
+            return reader.read_records(root)
+    layouts = "; ".join(reader.LAYOUT for reader in READERS)
+    raise CaptioningError(f"{root}: no captions found, expected one of: {layouts}; data/README.md describes them")
+
+
+def read_captions(path: Path) -> list[Record]:
+    """Read the captions of one JSON file in Karpathy's or COCO's format; the image files need not exist."""
+    content = load_json(path)
+    reader = coco if isinstance(content, dict) and "annotations" in content else karpathy
+    try:
+        return reader.parse_captions(content)
+    except (KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CaptioningError(f"{path}: not a caption file in Karpathy or COCO format ({reason})") from None

@@ -1,5 +1,5 @@
 """Everything of Lightning: the module, the data, the callbacks and the command that joins them."""
 
-from captioning.torchvision_cure import import_torchvision
+from captioning.utils.torchvision_compat import import_torchvision
 
 import_torchvision()  # pytorch_lightning imports torchmetrics, which imports torchvision

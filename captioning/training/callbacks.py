@@ -1,4 +1,4 @@
-"""Beside training: exact randomness, weights averaged, the encoder unfrozen, samples, predictions and config kept."""
+"""Callbacks: seeding, weight averaging, encoder fine-tuning, logging of captions, predictions, saving of the config."""
 
 import json
 import os
@@ -16,107 +16,111 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from captioning.encoders import Encoder
-from captioning.errors import CaptioningError
-from captioning.training.schedules import take_in_groups
+from captioning.models.encoder import Encoder
+from captioning.training.lr_scheduler import sync_param_groups
+from captioning.utils.errors import CaptioningError
 
 
-class StepSeed(Callback):
-    """Seeds each training batch by its number, so that a resumed run draws what it would have drawn."""
+class SeedEveryBatch(Callback):
+    """Seeds the global generator for each training batch, so that a resumed run continues exactly."""
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        seed = int(os.environ.get("PL_GLOBAL_SEED", 0))  # where Lightning's seed_everything keeps it
-        # Not by the optimiser's steps: batches whose gradients are accumulated would all draw alike.
+        seed = int(os.environ.get("PL_GLOBAL_SEED", 0))  # set by Lightning's seed_everything
+        # By batch, not by optimizer step: batches of one gradient accumulation must differ.
         torch.manual_seed(seed + trainer.fit_loop.total_batch_idx * trainer.world_size + trainer.global_rank)
 
 
-class AverageWeights(WeightAveraging):
-    """Validates and keeps a running mean of the weights, which errs less than the weights of any one step.
+class EMAWeights(WeightAveraging):
+    """Validates and saves an exponential moving average of the weights.
 
-    Lightning's EMAWeightAveraging rounds what it averages, a frozen encoder's weights too: the feature cache would no
-    longer know them for those it was made with.
+    Lightning's EMAWeightAveraging rounds averaged weights, those of a frozen encoder too, which would change the
+    fingerprint of the feature cache.
 
     Args:
-        decay: share of the mean that is still left of it after another step; at first it is a plain mean of all steps.
-        every: steps from one update to the next.
+        decay: decay of the average per step; the first updates are a plain mean of all steps.
+        update_every_n_steps: number of steps between updates.
     """
 
-    def __init__(self, decay: float = 0.995, every: int = 4) -> None:
-        if not (0 <= decay < 1 and every >= 1):
-            raise CaptioningError(f"AverageWeights wants a decay from 0 to below 1 and steps, not {decay} and {every}")
-        self.every = every
-        share = 1 - decay**every
+    def __init__(self, decay: float = 0.995, update_every_n_steps: int = 4) -> None:
+        if not 0 <= decay < 1:
+            raise CaptioningError(f"EMAWeights.decay must be in [0, 1), got {decay}")
+        if update_every_n_steps < 1:
+            raise CaptioningError(f"EMAWeights.update_every_n_steps must be >= 1, got {update_every_n_steps}")
+        self.update_every_n_steps = update_every_n_steps
+        weight = 1 - decay**update_every_n_steps
 
         def average(mean: Tensor, current: Tensor, updates: Tensor | int) -> Tensor:
-            return mean + (current - mean) * max(share, 1 / (int(updates) + 1))  # exact where nothing has changed
+            return mean + (current - mean) * max(weight, 1 / (int(updates) + 1))  # exact for constant weights
 
         super().__init__(avg_fn=average)
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        return step_idx is not None and (step_idx + 1) % self.every == 0
+        return step_idx is not None and (step_idx + 1) % self.update_every_n_steps == 0
 
 
-class FineTuneEncoder(BaseFinetuning):
-    """Lets a frozen encoder learn from some epoch on, more gently than the decoder.
+class EncoderFinetuning(BaseFinetuning):
+    """Unfreezes a frozen encoder at an epoch, with a lower learning rate than the decoder's.
 
-    It stays in evaluation mode: no dropout, and no layers left out at random.
+    The encoder stays in evaluation mode: no dropout and no stochastic depth.
 
     Args:
-        epoch: the first one in which it learns; they count from 0.
-        rate: its learning rate as a share of the decoder's, whose schedule it follows.
-        blocks: how many of its last blocks learn, where a convolution outside of blocks counts as one; 0 for all.
-        train_batchnorm: let BatchNorm learn too; else its weights and statistics stay as they are.
+        unfreeze_at_epoch: first epoch in which the encoder is trained, counted from 0.
+        lr_ratio: its learning rate as a fraction of the decoder's, whose schedule it follows.
+        num_blocks: number of last blocks to train; a convolution outside of blocks counts as one; 0 for all.
+        train_bn: train BatchNorm layers too; otherwise their weights and statistics stay fixed.
     """
 
-    def __init__(self, epoch: int, rate: float = 0.1, blocks: int = 0, train_batchnorm: bool = False) -> None:
+    def __init__(
+        self, unfreeze_at_epoch: int, lr_ratio: float = 0.1, num_blocks: int = 0, train_bn: bool = False
+    ) -> None:
         super().__init__()
-        self.epoch = epoch
-        self.rate = rate
-        self.blocks = blocks
-        self.train_batchnorm = train_batchnorm
+        self.unfreeze_at_epoch = unfreeze_at_epoch
+        self.lr_ratio = lr_ratio
+        self.num_blocks = num_blocks
+        self.train_bn = train_bn
         self._unfrozen: list[nn.Parameter] = []
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if stage == "fit":  # the base class would freeze what is only to be tested
+        if stage == "fit":  # the base class would freeze the encoder in other stages too
             super().setup(trainer, pl_module, stage)
 
     def freeze_before_training(self, pl_module: pl.LightningModule) -> None:
         if not _encoder(pl_module).frozen:
-            raise CaptioningError(
-                "FineTuneEncoder wants an encoder that begins frozen; set model.train_encoder to false"
-            )
-        _encoder(pl_module).unfreeze(self.blocks)  # too many blocks are told of now, not hours later
+            raise CaptioningError("EncoderFinetuning requires a frozen encoder: set model.encoder.frozen to true")
+        _encoder(pl_module).unfreeze(self.num_blocks)  # reports a wrong number of blocks now, not at the epoch
         _encoder(pl_module).freeze()
         self._unfrozen = []
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        super().on_fit_start(trainer, pl_module)  # gives the optimiser of a resumed run its groups back, and no more
+        super().on_fit_start(trainer, pl_module)  # restores only the optimizer groups of a resumed run
         known = {parameter for group in trainer.optimizers[0].param_groups for parameter in group["params"]}
         if resumed := known & set(_encoder(pl_module).parameters()):
-            self._unfrozen = _encoder(pl_module).unfreeze(self.blocks, self.train_batchnorm)
+            self._unfrozen = _encoder(pl_module).unfreeze(self.num_blocks, self.train_bn)
             if set(self._unfrozen) != resumed:
                 raise CaptioningError(
-                    "the checkpoint has another part of the encoder unfrozen; "
-                    "give FineTuneEncoder the blocks and train_batchnorm that it was trained with"
+                    "the checkpoint was trained with other unfrozen encoder blocks; "
+                    "set num_blocks and train_bn of EncoderFinetuning as in its config"
                 )
-            self._tell_schedules(trainer)
+            self._sync_lr_schedulers(trainer)
 
     def finetune_function(self, pl_module: pl.LightningModule, epoch: int, optimizer: Optimizer) -> None:
-        if epoch < self.epoch or self._unfrozen:
+        if epoch < self.unfreeze_at_epoch or self._unfrozen:
             return
-        self._unfrozen = _encoder(pl_module).unfreeze(self.blocks, self.train_batchnorm)
+        self._unfrozen = _encoder(pl_module).unfreeze(self.num_blocks, self.train_bn)
         settings = {name: value for name, value in optimizer.param_groups[0].items() if name != "params"}
-        rates = {name: value * self.rate for name, value in settings.items() if name.endswith("lr")}  # initial_lr too
+        rates = {
+            name: value * self.lr_ratio for name, value in settings.items() if name.endswith("lr")
+        }  # initial_lr too
         optimizer.add_param_group({**settings, **rates, "params": self._unfrozen})
-        self._tell_schedules(pl_module.trainer)
+        self._sync_lr_schedulers(pl_module.trainer)
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         gradients = [parameter.grad for parameter in self._unfrozen if parameter.grad is not None]
         if trainer.world_size == 1 or not gradients:
             return
-        # DDP averages the gradients only of what could learn when it was set up, and says nothing of the others.
+        # DDP averages gradients only of parameters that were trainable when it was set up.
         mean = trainer.strategy.reduce(torch.cat([gradient.flatten() for gradient in gradients]), reduce_op="mean")
         assert isinstance(mean, Tensor)
         parts = mean.split([gradient.numel() for gradient in gradients])
@@ -124,9 +128,9 @@ class FineTuneEncoder(BaseFinetuning):
             gradient.copy_(part.view_as(gradient))
 
     @staticmethod
-    def _tell_schedules(trainer: pl.Trainer) -> None:
-        for configured in trainer.lr_scheduler_configs:
-            take_in_groups(configured.scheduler)
+    def _sync_lr_schedulers(trainer: pl.Trainer) -> None:
+        for config in trainer.lr_scheduler_configs:
+            sync_param_groups(config.scheduler)
 
 
 def _encoder(module: pl.LightningModule) -> Encoder:
@@ -134,23 +138,29 @@ def _encoder(module: pl.LightningModule) -> Encoder:
     return module.encoder
 
 
+def num_finetuned_blocks(trainer: Any) -> int | None:
+    """Number of last encoder blocks that EncoderFinetuning trains; 0 for all of them, None without the callback."""
+    callbacks = (callback for callback in trainer.callbacks if isinstance(callback, EncoderFinetuning))
+    return next((callback.num_blocks for callback in callbacks), None)
+
+
 class LogCaptions(Callback):
-    """Shows in TensorBoard, at each validation, what the model says of a few pictures and where it looks at each word.
+    """Logs captions and attention overlays of a few validation images to TensorBoard at each validation.
 
     Args:
-        pictures: how many; they are the first of the validation split, the same each time.
+        num_images: number of images; the first of the validation split.
     """
 
-    def __init__(self, pictures: int = 6) -> None:
-        if pictures < 1:
-            raise CaptioningError(f"LogCaptions wants pictures to caption, not {pictures}")
-        self.pictures = pictures
+    def __init__(self, num_images: int = 6) -> None:
+        if num_images < 1:
+            raise CaptioningError(f"LogCaptions.num_images must be >= 1, got {num_images}")
+        self.num_images = num_images
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        settings: Any = trainer  # set where mypy does not see them
-        if stage in ("fit", "validate") and not _boards(trainer) and not settings.fast_dev_run:
+        settings: Any = trainer  # fast_dev_run is set outside of its class
+        if stage in ("fit", "validate") and not _tensorboard_loggers(trainer) and not settings.fast_dev_run:
             rank_zero_warn(
-                "LogCaptions has no TensorBoardLogger to log to, and logs nothing; "
+                "LogCaptions logs nothing without a TensorBoardLogger; "
                 "set trainer.logger to pytorch_lightning.loggers.TensorBoardLogger"
             )
 
@@ -163,33 +173,33 @@ class LogCaptions(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        # Not when validation ends: by then AverageWeights may have put back the weights that were not validated.
-        if batch_idx or trainer.sanity_checking or not trainer.is_global_zero or not _boards(trainer):
+        # Not at the end of validation: EMAWeights may have restored the current weights by then.
+        if batch_idx or trainer.sanity_checking or not trainer.is_global_zero or not _tensorboard_loggers(trainer):
             return
         loader: Any = trainer.val_dataloaders
-        module: Any = pl_module  # a CaptioningModule, which imports this file
-        images = [record.image for record in loader.dataset.records[: self.pictures]]
-        # Each time from the same seed, and from no one else's randomness.
-        for number, caption in enumerate(module.captioner().each(images)):
+        module: Any = pl_module  # a CaptioningModule, which imports this module indirectly
+        images = [record.image_path for record in loader.dataset.records[: self.num_images]]
+        # The captioner has its own generator, so the training is not affected.
+        for index, caption in enumerate(module.to_captioner().iter_captions(images)):
             if isinstance(caption, CaptioningError):
-                rank_zero_warn(f"LogCaptions passes over {caption}")
+                rank_zero_warn(f"LogCaptions skips an image: {caption}")
                 continue
-            tag = f"captions/{number}-{images[number].stem}"
+            tag = f"captions/{index}-{images[index].stem}"
             overlay = np.asarray(caption.overlay())
-            for board in _boards(trainer):
-                board.experiment.add_image(tag, overlay, trainer.global_step, dataformats="HWC")
-                board.experiment.add_text(tag, caption.text, trainer.global_step)
+            for logger in _tensorboard_loggers(trainer):
+                logger.experiment.add_image(tag, overlay, trainer.global_step, dataformats="HWC")
+                logger.experiment.add_text(tag, caption.text, trainer.global_step)
 
 
-def _boards(trainer: pl.Trainer) -> list[TensorBoardLogger]:
+def _tensorboard_loggers(trainer: pl.Trainer) -> list[TensorBoardLogger]:
     return [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
 
 
 class PredictionWriter(BasePredictionWriter):
-    """Writes ``{"image", "caption"}``, a line a picture, as soon as a batch is captioned.
+    """Writes ``{"image", "caption"}`` as one JSON line per image, after each batch.
 
     Args:
-        path: the file; if none is given, ``predictions.jsonl`` in the run's folder.
+        path: output file; by default ``predictions.jsonl`` in the run directory.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -204,7 +214,9 @@ class PredictionWriter(BasePredictionWriter):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text("")
         except OSError as error:
-            raise CaptioningError(f"{self.path}: predictions cannot be written there ({error})") from None
+            raise CaptioningError(
+                f"{self.path}: predictions cannot be written ({error}); set another --predictions.path"
+            ) from None
 
     def write_on_batch_end(
         self,
@@ -223,7 +235,7 @@ class PredictionWriter(BasePredictionWriter):
 
 
 class SaveTrainingConfig(SaveConfigCallback):
-    """Keeps the config of what was trained; testing a model leaves the config of its training alone."""
+    """Saves the config in ``fit`` only, so that testing does not overwrite the config of the training."""
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":

@@ -1,4 +1,4 @@
-"""An encoder that begins frozen and learns later."""
+"""Fine-tuning of an encoder that is frozen at first."""
 
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,13 @@ import yaml
 from torch import Tensor
 from torch.optim import lr_scheduler
 
-from captioning.cli import main
-from captioning.errors import CaptioningError
-from captioning.training.callbacks import FineTuneEncoder
+from captioning.cli.main import main
+from captioning.training.callbacks import EncoderFinetuning
+from captioning.training.lr_scheduler import WarmupCosineLR
 from captioning.training.module import CaptioningModule
-from captioning.training.schedules import WarmupCosine
+from captioning.utils.errors import CaptioningError
 from tests.training.conftest import Fit
-from tests.training.test_command import check_error, states
+from tests.training.test_cli import check_error, states
 from tests.training.test_module import fast, make, trainer
 
 
@@ -42,9 +42,9 @@ class Watch(pl.Callback):
 
 
 def finetune(
-    drawn: Path, callback: FineTuneEncoder, epochs: int = 2, **settings: Any
+    drawn: Path, callback: EncoderFinetuning, epochs: int = 2, **settings: Any
 ) -> tuple[CaptioningModule, Watch]:
-    module, data = make(drawn, train_encoder=False, **settings)
+    module, data = make(drawn, encoder={"frozen": True}, **settings)
     watch = Watch()
     trainer(max_epochs=epochs, limit_val_batches=1, num_sanity_val_steps=0, callbacks=[callback, watch]).fit(
         module, data
@@ -57,33 +57,33 @@ def convolutions(module: CaptioningModule) -> set[str]:
 
 
 def test_it_learns_from_its_epoch_on_and_batchnorm_never_does(drawn: Path) -> None:
-    module, watch = finetune(drawn, FineTuneEncoder(epoch=1))
+    module, watch = finetune(drawn, EncoderFinetuning(unfreeze_at_epoch=1))
     assert watch.moved(0) == set()
     assert watch.moved(1) == convolutions(module)
     assert not any(submodule.training for submodule in module.encoder.modules())
 
 
 def test_batchnorm_learns_if_told_to(drawn: Path) -> None:
-    module, watch = finetune(drawn, FineTuneEncoder(epoch=0, train_batchnorm=True))
+    module, watch = finetune(drawn, EncoderFinetuning(unfreeze_at_epoch=0, train_bn=True))
     for epoch in (0, 1):  # validation in between sets BatchNorm to its statistics, and back
         assert watch.moved(epoch) == set(module.encoder.state_dict())
 
 
 def test_only_the_last_blocks_learn_if_told_so(drawn: Path) -> None:
-    _, watch = finetune(drawn, FineTuneEncoder(epoch=0, blocks=2), epochs=1)
-    assert watch.moved(0) == {"network.places.0.weight", "network.places.3.weight"}
+    _, watch = finetune(drawn, EncoderFinetuning(unfreeze_at_epoch=0, num_blocks=2), epochs=1)
+    assert watch.moved(0) == {"backbone.head.0.weight", "backbone.head.3.weight"}
 
 
 def test_what_stays_frozen_sees_each_picture_once_ever(drawn: Path, tmp_path: Path) -> None:
     """The rest goes on from the feature cache, and learns as it would without one."""
     encoders = []
     for cache in (None, tmp_path):
-        module, data = make(drawn, train_encoder=False, features=cache, optimizer=fast)
+        module, data = make(drawn, encoder={"frozen": True}, feature_cache_dir=cache, optimizer=fast)
         sizes: list[int] = []
-        module.encoder.network.pixels[0].register_forward_hook(
+        module.encoder.backbone.stem[0].register_forward_hook(
             lambda _, inputs, __, sizes=sizes: sizes.append(len(inputs[0]))
         )
-        callbacks = [FineTuneEncoder(epoch=0, blocks=2)]
+        callbacks = [EncoderFinetuning(unfreeze_at_epoch=0, num_blocks=2)]
         trainer(max_epochs=3, num_sanity_val_steps=0, callbacks=callbacks).fit(module, data)
         encoders.append(module.encoder.state_dict())
     assert sum(size for size in sizes if size > 1) == len(data.records)  # alone is only a blank, to measure the grid
@@ -95,7 +95,7 @@ def test_what_stays_frozen_sees_each_picture_once_ever(drawn: Path, tmp_path: Pa
     "schedule",
     [
         None,
-        WarmupCosine,
+        WarmupCosineLR,
         lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (epoch + 1)),
         lambda optimizer: lr_scheduler.MultiplicativeLR(optimizer, lambda _: 0.5),
         lambda optimizer: lr_scheduler.StepLR(optimizer, 1),
@@ -105,7 +105,9 @@ def test_what_stays_frozen_sees_each_picture_once_ever(drawn: Path, tmp_path: Pa
     ids=["none", "warm-up", "lambda", "multiplicative", "step", "cosine", "plateau"],
 )
 def test_its_rate_is_a_share_of_the_decoders_through_any_schedule(drawn: Path, schedule: Any) -> None:
-    _, watch = finetune(drawn, FineTuneEncoder(epoch=1, rate=0.25), 4, optimizer=fast, lr_scheduler=schedule)
+    _, watch = finetune(
+        drawn, EncoderFinetuning(unfreeze_at_epoch=1, lr_ratio=0.25), 4, optimizer=fast, lr_scheduler=schedule
+    )
     assert [len(rates) for rates in watch.rates] == [1] * 6 + [2] * 18  # six steps make an epoch
     for decoder, encoder in watch.rates[6:]:
         assert encoder == pytest.approx(0.25 * decoder, rel=1e-6)
@@ -115,19 +117,22 @@ def test_its_rate_is_a_share_of_the_decoders_through_any_schedule(drawn: Path, s
 def add_callbacks(config: Path, **settings: Any) -> None:
     """Fine-tuning from the second of three epochs on, and checkpoints within and between them."""
     written = yaml.safe_load(config.read_text())
-    written["model"]["train_encoder"] = False
+    written["model"]["encoder"]["frozen"] = True
     written["trainer"]["max_epochs"] = 3
     within = {"every_n_train_steps": 2, "save_top_k": -1, "filename": "within-{step}-"}
-    between = {"monitor": "val/loss", "save_top_k": -1, "filename": "after-{epoch}-"}
+    between = {"monitor": "val/nll", "save_top_k": -1, "filename": "after-{epoch}-"}
     written["trainer"]["callbacks"] += [
-        {"class_path": "captioning.training.callbacks.FineTuneEncoder", "init_args": {"epoch": 1, **settings}},
+        {
+            "class_path": "captioning.training.callbacks.EncoderFinetuning",
+            "init_args": {"unfreeze_at_epoch": 1, **settings},
+        },
         {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": within},
         {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": between},
     ]
     config.write_text(yaml.safe_dump(written))
 
 
-@pytest.mark.parametrize("settings", [{}, {"blocks": 2, "train_batchnorm": True}], ids=["all", "last with BatchNorm"])
+@pytest.mark.parametrize("settings", [{}, {"num_blocks": 2, "train_bn": True}], ids=["all", "last with BatchNorm"])
 def test_a_resumed_run_equals_an_uninterrupted_one(config: Path, fit: Fit, settings: dict[str, Any]) -> None:
     """Stopped before the unfreezing or after it, within an epoch or between two: equal to the last bit."""
     add_callbacks(config, **settings)
@@ -147,27 +152,27 @@ def test_a_resumed_run_equals_an_uninterrupted_one(config: Path, fit: Fit, setti
 
 
 def test_what_goes_on_from_it_caches_what_its_own_encoder_sees(config: Path, fit: Fit, tmp_path: Path) -> None:
-    frozen = config.read_text().replace("train_encoder: true", "train_encoder: false")
-    add_callbacks(config, blocks=2)
+    frozen = config.read_text().replace("frozen: false", "frozen: true")
+    add_callbacks(config, num_blocks=2)
     tuned = fit(version="tuned") / "checkpoints" / "last.ckpt"
     config.write_text(frozen)
-    run = fit("--model.begin_with", str(tuned), "--trainer.max_epochs", "1", version="goes-on")
-    caches = set((tmp_path / "features").glob("*/annotations.npy"))
+    run = fit("--model.init_from", str(tuned), "--trainer.max_epochs", "1", version="goes-on")
+    caches = set((tmp_path / "features").glob("*/features.npy"))
     assert len(caches) == 2, "of what stayed frozen, and of the whole as it was then"
     main(["validate", "--config", str(config), "--ckpt_path", str(run / "checkpoints" / "last.ckpt")])
-    assert set((tmp_path / "features").glob("*/annotations.npy")) == caches
+    assert set((tmp_path / "features").glob("*/features.npy")) == caches
 
 
 def test_features_ahead_of_time_are_those_that_training_wants(
     config: Path, fit: Fit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    add_callbacks(config, blocks=2)
-    main(["features", "--config", str(config)])
-    (ahead,) = (tmp_path / "features").glob("*/annotations.npy")
+    add_callbacks(config, num_blocks=2)
+    main(["cache-features", "--config", str(config)])
+    (ahead,) = (tmp_path / "features").glob("*/features.npy")
     fit("--trainer.max_epochs", "1")
-    assert set((tmp_path / "features").glob("*/annotations.npy")) == {ahead}
-    config.write_text(config.read_text().replace("blocks: 2", "blocks: 0"))
-    check_error(capsys, ["features", "--config", str(config)], "no lasting features", "how many blocks learn")
+    assert set((tmp_path / "features").glob("*/features.npy")) == {ahead}
+    config.write_text(config.read_text().replace("num_blocks: 2", "num_blocks: 0"))
+    check_error(capsys, ["cache-features", "--config", str(config)], "cannot be cached", "num_blocks")
 
 
 def test_a_run_is_not_resumed_with_another_part_unfrozen(
@@ -177,28 +182,39 @@ def test_a_run_is_not_resumed_with_another_part_unfrozen(
     (stopped,) = (fit() / "checkpoints").glob("after-epoch=1-*.ckpt")
     text = config.read_text()
     config.write_text(
-        text.replace("epoch: 1\n", "epoch: 1\n      blocks: 1\n").replace("version: run", "version: other")
+        text.replace("unfreeze_at_epoch: 1\n", "unfreeze_at_epoch: 1\n      num_blocks: 1\n").replace(
+            "version: run", "version: other"
+        )
     )
-    check_error(capsys, ["fit", "--config", str(config), "--ckpt_path", str(stopped)], "another part", "blocks")
+    check_error(
+        capsys,
+        ["fit", "--config", str(config), "--ckpt_path", str(stopped)],
+        "other unfrozen encoder blocks",
+        "num_blocks",
+    )
 
 
 def test_an_encoder_that_learns_already_is_refused(drawn: Path) -> None:
-    module, data = make(drawn, train_encoder=True)
+    module, data = make(drawn, encoder={"frozen": False})
     with pytest.raises(CaptioningError, match=r"begins frozen; set model\.train_encoder to false"):
-        trainer(max_epochs=1, callbacks=[FineTuneEncoder(epoch=0)]).fit(module, data)
-    trainer(callbacks=[FineTuneEncoder(epoch=0)]).validate(module, data, verbose=False)  # where nothing learns
+        trainer(max_epochs=1, callbacks=[EncoderFinetuning(unfreeze_at_epoch=0)]).fit(module, data)
+    trainer(callbacks=[EncoderFinetuning(unfreeze_at_epoch=0)]).validate(
+        module, data, verbose=False
+    )  # where nothing learns
 
 
 def test_too_many_blocks_are_told_of_before_training(drawn: Path) -> None:
     with pytest.raises(CaptioningError, match="7 blocks cannot be unfrozen: 'tiny' has 6"):
-        finetune(drawn, FineTuneEncoder(epoch=5, blocks=7), epochs=1)
+        finetune(drawn, EncoderFinetuning(unfreeze_at_epoch=5, num_blocks=7), epochs=1)
 
 
 def test_a_module_is_fitted_for_a_second_time(drawn: Path) -> None:
     """It is frozen again at first, rather than left to learn at the decoder's rate."""
-    module, _ = finetune(drawn, FineTuneEncoder(epoch=0, train_batchnorm=True), epochs=1)
+    module, _ = finetune(drawn, EncoderFinetuning(unfreeze_at_epoch=0, train_bn=True), epochs=1)
     _, data = make(drawn)
     watch = Watch()
-    trainer(max_epochs=2, limit_val_batches=0, callbacks=[FineTuneEncoder(epoch=1), watch]).fit(module, data)
+    trainer(max_epochs=2, limit_val_batches=0, callbacks=[EncoderFinetuning(unfreeze_at_epoch=1), watch]).fit(
+        module, data
+    )
     assert watch.moved(0) == set()
     assert watch.moved(1) == convolutions(module)

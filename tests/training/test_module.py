@@ -1,32 +1,66 @@
-"""The module and its data in a plain Trainer, without the command."""
+"""The LightningModule and the data module in a plain Trainer."""
 
 import dataclasses
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytorch_lightning as pl
 import torch
 
-from captioning import Captioner, attention, losses, metrics
-from captioning.errors import CaptioningError
-from captioning.search import Search
-from captioning.text import tokenise
-from captioning.training.callbacks import StepSeed
-from captioning.training.data import Batch, CaptioningData
+from captioning import Captioner
+from captioning.datasets.batch import Batch
+from captioning.evaluation import metrics
+from captioning.generation import GenerationConfig
+from captioning.models.attention import attend_expectation
+from captioning.models.decoder_config import DecoderConfig
+from captioning.models.encoder import EncoderConfig
+from captioning.objectives import (
+    CrossEntropy,
+    DoublyStochastic,
+    GradientEstimator,
+    LearnedBaseline,
+    LeaveOneOut,
+    Reinforce,
+    StraightThroughGumbel,
+    TopKMarginalized,
+    VariationalBound,
+)
+from captioning.objectives.base import StepContext
+from captioning.preprocessing.tokenizer import tokenize
+from captioning.training.callbacks import SeedEveryBatch
+from captioning.training.caption_dataset import CaptionDataset
+from captioning.training.datamodule import CaptionDataModule
 from captioning.training.module import CaptioningModule
+from captioning.training.sampler import SampleKey
+from captioning.utils.errors import CaptioningError
+
+ESTIMATORS = (Reinforce, LeaveOneOut, LearnedBaseline, StraightThroughGumbel, TopKMarginalized)
 
 
-def make(drawn: Path, **settings) -> tuple[CaptioningModule, CaptioningData]:
+def make(
+    drawn: Path, encoder: dict[str, Any] | None = None, decoder: dict[str, Any] | None = None, **settings: Any
+) -> tuple[CaptioningModule, CaptionDataModule]:
+    """A small model and its data; a hard model gets the paper's objective unless another one is given."""
     torch.manual_seed(0)
-    cache = settings.pop("features", drawn.parent / "features")
-    data = CaptioningData(drawn, batch_size=settings.pop("batch_size", 8), features=cache)
-    sizes = {"embedding_size": 16, "hidden_size": 32, "attention_size": 16, "search": Search(12)}
-    return CaptioningModule(data.vocabulary, **{**sizes, "train_encoder": True, **settings}), data
+    cache_dir = settings.pop("feature_cache_dir", drawn.parent / "features")
+    data = CaptionDataModule(drawn, batch_size=settings.pop("batch_size", 8), feature_cache_dir=cache_dir)
+    decoder = {"embedding_size": 16, "hidden_size": 32, "attention_size": 16, **(decoder or {})}
+    if decoder.get("attention") == "hard":
+        settings.setdefault("objective", VariationalBound(Reinforce()))
+    module = CaptioningModule(
+        data.vocabulary,
+        encoder=EncoderConfig(**{"frozen": False, **(encoder or {})}),
+        decoder=DecoderConfig(**decoder),
+        generation=GenerationConfig(12),
+        **settings,
+    )
+    return module, data
 
 
-def trainer(**settings) -> pl.Trainer:
+def trainer(**settings: Any) -> pl.Trainer:
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     return pl.Trainer(accelerator="cpu", enable_checkpointing=False, use_distributed_sampler=False, **quiet, **settings)
 
@@ -35,21 +69,27 @@ def fast(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.01)
 
 
-@pytest.mark.parametrize("train_encoder", [True, False])
-def test_the_encoder_trains_only_if_told_to(drawn: Path, train_encoder: bool) -> None:
-    """Weights and BatchNorm statistics alike: a frozen one must not drift, a free one must reach the optimiser."""
-    module, data = make(drawn, train_encoder=train_encoder)
+def first_batch(module: CaptioningModule, data: CaptionDataModule) -> Batch:
+    records = [record for record in data.records if record.split == "val"]
+    dataset = CaptionDataset(records, module.vocabulary, module.encoder.transform)
+    return dataset.__getitems__([SampleKey(index) for index in range(len(records))])
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_encoder_is_trained_unless_frozen(drawn: Path, frozen: bool) -> None:
+    """This holds for weights and BatchNorm statistics."""
+    module, data = make(drawn, encoder={"frozen": frozen})
     before = {name: value.clone() for name, value in module.state_dict().items()}
     trainer(max_steps=2, limit_val_batches=0).fit(module, data)
     moved = {name for name, value in module.state_dict().items() if not torch.equal(value, before[name])}
     for name, _ in module.decoder.named_parameters():
         assert f"decoder.{name}" in moved
     encoder = {name for name in before if name.startswith("encoder.")}
-    assert (moved & encoder) == (encoder if train_encoder else set())
+    assert (moved & encoder) == (set() if frozen else encoder)
 
 
-def test_with_a_frozen_encoder_each_picture_is_encoded_once_ever(drawn: Path, tmp_path: Path) -> None:
-    module, data = make(drawn, train_encoder=False, features=tmp_path)
+def test_a_frozen_encoder_processes_each_image_once(drawn: Path, tmp_path: Path) -> None:
+    module, data = make(drawn, encoder={"frozen": True}, feature_cache_dir=tmp_path)
     sizes: list[int] = []
     module.encoder.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
     trainer(max_epochs=3).fit(module, data)
@@ -57,150 +97,161 @@ def test_with_a_frozen_encoder_each_picture_is_encoded_once_ever(drawn: Path, tm
     assert sum(sizes) == len(data.records)
 
 
-def test_the_cache_changes_nothing_but_the_time(drawn: Path, tmp_path: Path) -> None:
+def test_the_feature_cache_does_not_change_the_result(drawn: Path, tmp_path: Path) -> None:
     results = []
-    for cache in (None, tmp_path):
-        module, data = make(drawn, train_encoder=False, features=cache, optimizer=fast, doubly_stochastic=0.0)
+    for cache_dir in (None, tmp_path):
+        module, data = make(drawn, encoder={"frozen": True}, feature_cache_dir=cache_dir, optimizer=fast)
         trainer(max_epochs=2, limit_val_batches=0).fit(module, data)
-        results.append(trainer().validate(module, data, verbose=False)[0]["val/loss"])
-    assert results[0] == pytest.approx(results[1], rel=0.01)  # annotations are rounded to half precision
+        results.append(trainer().validate(module, data, verbose=False)[0]["val/nll"])
+    assert results[0] == pytest.approx(results[1], rel=0.01)  # cached features have half precision
 
 
-def test_each_picture_is_encoded_once_for_all_its_captions(drawn: Path) -> None:
+def test_an_image_is_encoded_once_for_all_its_captions(drawn: Path) -> None:
     module, data = make(drawn)
-    sizes = []
+    sizes: list[int] = []
     module.encoder.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
     trainer(max_epochs=1, limit_val_batches=0).fit(module, data)
     assert sum(sizes) == sum(record.split == "train" for record in data.records)
 
 
-def test_scores_do_not_depend_on_the_batch_size(drawn: Path) -> None:
+def test_metrics_do_not_depend_on_the_batch_size(drawn: Path) -> None:
     results = []
     for batch_size in (1, 5):
         module, data = make(drawn, batch_size=batch_size)
         (scores,) = trainer().validate(module, data, verbose=False)
         results.append(scores)
-    names = "loss bleu1 bleu2 bleu3 bleu4 rouge_l cider distinct1 distinct2 vocabulary length verbatim truth pointing"
+    names = (
+        "nll bleu1 bleu2 bleu3 bleu4 rouge_l cider_d distinct1 distinct2 num_distinct_words mean_length train_overlap "
+        "caption_accuracy pointing_game"
+    )
     assert results[0].keys() == {f"val/{name}" for name in names.split()}
     assert results[0] == pytest.approx(results[1], rel=1e-4)
 
 
-def test_scores_are_of_captions_really_generated(drawn: Path) -> None:
-    """As a user would get them, one picture at a time; not under teacher forcing, where the truth is looked up."""
-    module, data = make(drawn, optimizer=fast, doubly_stochastic=0.0)
+def test_metrics_are_of_generated_captions(drawn: Path) -> None:
+    """Captions are generated one image at a time as by a user, not with teacher forcing."""
+    module, data = make(drawn, optimizer=fast)
     trainer(max_epochs=10, limit_val_batches=0).fit(module, data)
     (scores,) = trainer().validate(module, data, verbose=False)
-    captioner = Captioner(module.encoder, module.decoder, module.vocabulary, maximum_length=12)
+    captioner = Captioner(module.encoder, module.decoder, module.vocabulary, max_length=12)
     records = [record for record in data.records if record.split == "val"]
-    captions = [captioner(record.image).words for record in records]
-    references = [[tokenise(caption) for caption in record.captions] for record in records]
+    captions = [captioner(record.image_path).words for record in records]
+    references = [[tokenize(caption) for caption in record.captions] for record in records]
     assert scores["val/bleu4"] == pytest.approx(metrics.bleu(captions, references)[3], rel=1e-6)
     assert scores["val/bleu4"] > 0
 
 
-def test_learns(drawn: Path) -> None:
-    module, data = make(drawn, optimizer=fast, doubly_stochastic=0.0)
+def test_training_lowers_the_validation_nll(drawn: Path) -> None:
+    module, data = make(drawn, optimizer=fast)
     (before,) = trainer().validate(module, data, verbose=False)
     trainer(max_epochs=6, limit_val_batches=0).fit(module, data)
     (after,) = trainer().validate(module, data, verbose=False)
-    assert after["val/loss"] < 0.7 * before["val/loss"]
+    assert after["val/nll"] < 0.7 * before["val/nll"]
 
 
-LOGGED = {"likelihood", "reward", "baseline", "entropy", "expected", "score_gradient", "doubly_stochastic", "loss"}
+LOGGED = {
+    *("nll", "reward", "baseline", "attention_entropy", "expectation_fraction", "score_function_grad_norm"),
+    *("doubly_stochastic", "loss"),
+}
 
 
-def train_hard(drawn: Path, seed: int = 0, **settings) -> tuple[CaptioningModule, dict[str, float]]:
-    module, data = make(drawn, attention="hard", score="scaled_dot", dropout=0.0, **settings)
+def train_hard(
+    drawn: Path, seed: int = 0, estimator: GradientEstimator | None = None, **settings: Any
+) -> tuple[CaptioningModule, dict[str, float]]:
+    objective = VariationalBound(estimator or Reinforce(), **{"terms": [DoublyStochastic()], **settings})
+    decoder = {"attention": "hard", "attention_score": "scaled_dot", "dropout": 0.0}
+    module, data = make(drawn, decoder=decoder, objective=objective)
     training = trainer(max_steps=4, limit_val_batches=0, log_every_n_steps=2)
     torch.manual_seed(seed)
     training.fit(module, data)
     return module, {name.removeprefix("train/"): float(value) for name, value in training.logged_metrics.items()}
 
 
-@pytest.mark.parametrize("estimator", losses.ESTIMATORS)
-def test_every_estimator_trains_and_logs(drawn: Path, estimator: str) -> None:
-    before, _ = make(drawn, attention="hard", score="scaled_dot")
-    module, logged = train_hard(drawn, estimator=estimator, entropy_weight=0.01)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_estimator_trains_and_logs(drawn: Path, estimator: type[GradientEstimator]) -> None:
+    before, _ = make(drawn, decoder={"attention": "hard", "attention_score": "scaled_dot"})
+    module, logged = train_hard(drawn, estimator=estimator(), entropy_weight=0.01)
     assert logged.keys() == LOGGED
-    assert 0 < logged["entropy"] < math.log(64)
-    assert logged["reward"] == pytest.approx(-logged["likelihood"])
-    assert (logged["score_gradient"] > 0) == (estimator != "gumbel")  # whose gradient goes through the places
+    assert 0 < logged["attention_entropy"] < math.log(64)
+    assert logged["reward"] == pytest.approx(-logged["nll"])
+    assert (logged["score_function_grad_norm"] > 0) == (estimator is not StraightThroughGumbel)
     weights = before.state_dict()
     moved = {name for name, value in module.state_dict().items() if not torch.equal(value, weights.get(name, value))}
     assert {f"decoder.{name}" for name, _ in module.decoder.named_parameters()} <= moved
 
 
-@pytest.mark.parametrize(("expected", "share"), [(0.0, 0.0), (1.0, 1.0)])
-def test_the_share_of_expected_pictures_is_logged(drawn: Path, expected: float, share: float) -> None:
-    _, logged = train_hard(drawn, expected=expected)
-    assert logged["expected"] == share
-    assert (logged["score_gradient"] == 0) == (share == 1)
+@pytest.mark.parametrize("prob", [0.0, 1.0])
+def test_the_expectation_fraction_is_logged(drawn: Path, prob: float) -> None:
+    _, logged = train_hard(drawn, expectation_prob=prob)
+    assert logged["expectation_fraction"] == prob
+    assert (logged["score_function_grad_norm"] == 0) == (prob == 1)
 
 
 def test_the_same_seed_gives_the_same_run(drawn: Path) -> None:
     (first, _), (again, _), (other, _) = (train_hard(drawn, seed) for seed in (1, 1, 2))
     states = [module.state_dict() for module in (first, again, other)]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-    assert not all(torch.equal(states[0][name], states[2][name]) for name in states[0]), "places are drawn by the seed"
+    assert not all(torch.equal(states[0][name], states[2][name]) for name in states[0]), "the seed selects locations"
 
 
-def test_a_soft_start_samples_no_places(drawn: Path) -> None:
-    """All of a training that starts softly is that of a soft model, to the last bit; half of it is not."""
-    soft, data = make(drawn, score="scaled_dot", dropout=0.0, doubly_stochastic=0.0)
+def test_soft_warmup_samples_no_locations(drawn: Path) -> None:
+    """A run that is all warm-up equals that of a soft model bitwise; a run that is half warm-up does not."""
+    soft, data = make(drawn, decoder={"attention_score": "scaled_dot", "dropout": 0.0})
     trainer(max_steps=4, limit_val_batches=0).fit(soft, data)
-    whole, _ = train_hard(drawn, soft_start=1.0, doubly_stochastic=0.0)
-    half, _ = train_hard(drawn, soft_start=0.5, expected=0.0)
+    whole, _ = train_hard(drawn, soft_warmup=1.0, terms=[])
+    half, _ = train_hard(drawn, soft_warmup=0.5, expectation_prob=0.0)
     for name, weight in soft.state_dict().items():
         assert torch.equal(whole.state_dict()[name], weight)
     assert not torch.equal(half.decoder.output.weight, soft.decoder.output.weight)
-    assert whole.hard.average == 0
-    assert half.hard.average < 0
+    assert whole.objective.estimator.baseline == 0
+    assert half.objective.estimator.baseline < 0
 
 
-@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("num_samples", [1, 3])
 @pytest.mark.parametrize("times", [1, 2])
-def test_where_all_is_expected_the_hard_loss_is_the_soft_one(drawn: Path, samples: int, times: int) -> None:
-    """Smoothing, the doubly stochastic term and the mean over captions included, however many samples and pictures."""
-    settings = {"attention": "hard", "train_encoder": False, "dropout": 0.0, "label_smoothing": 0.1}
-    module, data = make(drawn, samples=samples, expected=1.0, doubly_stochastic=0.7, **settings)
-    module.trainer = trainer()
-    batch = next(iter_batches(module, data))
-    one, several = (batch_of(batch, count) for count in (1, times))
-    soft, _ = module._loss(one, module._annotations(one), attention.expect)
-    hard, logged = module._hard_loss(module.hard, several, module._annotations(several))
-    torch.testing.assert_close(hard, soft)
-    assert logged["expected"] == 1
+def test_the_bound_with_expectations_equals_cross_entropy(drawn: Path, num_samples: int, times: int) -> None:
+    """Label smoothing, the doubly stochastic term and the mean over captions do not depend on samples and images."""
+    terms, smoothing = [DoublyStochastic(0.7)], {"label_smoothing": 0.1}
+    bound = VariationalBound(Reinforce(num_samples=num_samples), expectation_prob=1.0, terms=terms, **smoothing)
+    module, data = make(drawn, encoder={"frozen": True}, decoder={"attention": "hard", "dropout": 0.0}, objective=bound)
+    batch = first_batch(module, data)
+    single, repeated = (repeat(batch, count) for count in (1, times))
+    step = StepContext(module.device, "expectation")
+    soft = CrossEntropy(terms=terms, **smoothing)(module, module._encode(single), single, step)
+    hard = module.objective(module, module._encode(repeated), repeated, step)
+    torch.testing.assert_close(hard.loss, soft.loss)
+    assert hard.metrics["expectation_fraction"] == 1
 
 
-def batch_of(batch: Batch, times: int) -> Batch:
-    """The same pictures several times over."""
+def repeat(batch: Batch, times: int) -> Batch:
+    """The same images several times."""
     parts = {
         name: getattr(batch, name).repeat(times, *(1 for _ in getattr(batch, name).shape[1:]))
-        for name in ("pixels", "words", "lengths")
+        for name in ("pixels", "token_ids", "lengths")
     }
     return dataclasses.replace(batch, **parts, records=list(batch.records) * times)
 
 
-def test_captions_are_generated_by_the_look_that_is_chosen(drawn: Path) -> None:
+def test_captions_are_generated_with_the_attention_mode(drawn: Path) -> None:
     maps = {}
-    for look in ("argmax", "expect"):
-        module, data = make(drawn, attention="hard", look=look)
-        batch = next(iter_batches(module, data))
-        maps[look] = torch.cat([found.weights for found in module.eval()._caption(module._annotations(batch))])
+    for mode in ("argmax", "expectation"):
+        module, data = make(drawn, decoder={"attention": "hard"}, attention_mode=mode)
+        batch = first_batch(module, data)
+        predictions = module.eval()._predict(batch, module._encode(batch))
+        maps[mode] = torch.cat([torch.from_numpy(prediction.attention_maps).flatten() for prediction in predictions])
     assert set(maps["argmax"].unique().tolist()) == {0.0, 1.0}
-    assert maps["expect"].max() < 1
+    assert maps["expectation"].max() < 1
 
 
-def test_a_soft_start_is_a_share_of_the_training(drawn: Path) -> None:
-    with pytest.raises(CaptioningError, match="soft_start 50"):
-        make(drawn, attention="hard", soft_start=50)
-    module, data = make(drawn, attention="hard", soft_start=0.5)
+def test_soft_warmup_is_a_fraction_of_the_training(drawn: Path) -> None:
+    with pytest.raises(CaptioningError, match="soft_warmup"):
+        VariationalBound(Reinforce(), soft_warmup=50)
+    module, data = make(drawn, decoder={"attention": "hard"}, objective=VariationalBound(Reinforce(), soft_warmup=0.5))
     with pytest.raises(CaptioningError, match=r"set trainer\.max_epochs"):
         trainer(max_epochs=-1, max_time={"minutes": 1}).fit(module, data)
 
 
-def test_accumulated_batches_draw_differently(drawn: Path) -> None:
-    """Each of them is seeded by its own number."""
+def test_accumulated_batches_have_different_seeds(drawn: Path) -> None:
     seeds = []
 
     class Watch(pl.Callback):
@@ -208,73 +259,68 @@ def test_accumulated_batches_draw_differently(drawn: Path) -> None:
             seeds.append(torch.initial_seed())
 
     module, data = make(drawn)
-    trainer(max_epochs=1, limit_val_batches=0, accumulate_grad_batches=3, callbacks=[StepSeed(), Watch()]).fit(
-        module, data
-    )
+    callbacks = [SeedEveryBatch(), Watch()]
+    trainer(max_epochs=1, limit_val_batches=0, accumulate_grad_batches=3, callbacks=callbacks).fit(module, data)
     assert len(set(seeds)) == len(seeds) == 6
 
 
-def test_a_run_that_logs_nothing(drawn: Path) -> None:
-    module, data = make(drawn, attention="hard")
+def test_a_run_without_logging(drawn: Path) -> None:
+    module, data = make(drawn, decoder={"attention": "hard"})
     trainer(max_steps=1, limit_val_batches=0, log_every_n_steps=0).fit(module, data)
 
 
-def test_how_it_looks_is_chosen_by_one_word(drawn: Path) -> None:
+def test_attention_modes_give_different_results(drawn: Path) -> None:
     results = {}
-    for look in (None, "argmax", "expect", "sample"):
-        module, data = make(drawn, attention="hard", look=look)
+    for mode in (None, "argmax", "expectation", "sample"):
+        module, data = make(drawn, decoder={"attention": "hard"}, attention_mode=mode)
         torch.manual_seed(5)
         with torch.no_grad():
-            module.decoder.attention.score.score.weight.mul_(30)  # else all places are alike
-        (results[look],) = trainer().validate(module, data, verbose=False)
+            module.decoder.attention.score_fn.energy_proj.weight.mul_(30)  # otherwise attention is nearly uniform
+        (results[mode],) = trainer().validate(module, data, verbose=False)
     assert results[None] == results["argmax"]
-    assert len({scores["val/loss"] for scores in results.values()}) == 3
-    with pytest.raises(CaptioningError, match="attention is soft"):
-        make(drawn, look="argmax")
+    assert len({scores["val/nll"] for scores in results.values()}) == 3
+    with pytest.raises(CaptioningError, match="soft attention"):
+        make(drawn, attention_mode="argmax")
 
 
-def test_the_doubly_stochastic_term_pulls_looks_apart(drawn: Path) -> None:
-    def spread(weight: float) -> float:
-        module, data = make(drawn, doubly_stochastic=weight, score="additive")
+def test_the_doubly_stochastic_term_spreads_attention(drawn: Path) -> None:
+    def penalty(weight: float) -> float:
+        module, data = make(drawn, objective=CrossEntropy(terms=[DoublyStochastic(weight)]))
         trainer(max_epochs=4, limit_val_batches=0).fit(module, data)
-        batch = next(iter_batches(module, data))
-        reading = module.decoder(module.encoder(batch.pixels), batch.words, batch.lengths)
-        looked = reading.weights.sum(2)
-        return (1 - looked).square().sum(-1).mean().item()
+        batch = first_batch(module, data)
+        output = module.decoder(module.encoder(batch.pixels), batch.token_ids, batch.lengths)
+        return (1 - output.attention_weights.sum(2)).square().sum(-1).mean().item()
 
-    assert spread(10.0) < spread(0.0)
-
-
-def iter_batches(module: CaptioningModule, data: CaptioningData):
-    from captioning.training.data import CaptionedPictures
-
-    records = [record for record in data.records if record.split == "val"]
-    pictures = CaptionedPictures(records, module.vocabulary, module.encoder.transform)
-    yield pictures.__getitems__(range(len(records)))
+    assert penalty(10.0) < penalty(0.0)
 
 
 @pytest.mark.parametrize("attention", ["soft", "hard"])
-def test_the_model_is_told_more_and_more_of_its_own_words(
+def test_scheduled_sampling_increases_during_training(
     drawn: Path, monkeypatch: pytest.MonkeyPatch, attention: str
 ) -> None:
-    """None at first, at the end almost all; the start mark stays, and what is asked for is the truth."""
-    module, data = make(drawn, attention=attention, scheduled_sampling=1.0, expected=0.0)
-    read, shares = module.decoder.forward, []
+    """No model tokens at first, almost only model tokens at the end; the start token and the targets do not change."""
+    objective = (
+        CrossEntropy(scheduled_sampling=1.0)
+        if attention == "soft"
+        else VariationalBound(Reinforce(), scheduled_sampling=1.0, expectation_prob=0.0)
+    )
+    module, data = make(drawn, decoder={"attention": attention}, objective=objective)
+    forward, fractions = module.decoder.forward, []
 
-    def watch(annotations, words, lengths, choose=None, told=None):
-        if told is not None:
-            is_word = torch.arange(words.shape[-1] - 1) < lengths[..., None]
-            shares.append((told[..., 1:] != words[..., 1:])[is_word].float().mean().item())
-            assert torch.equal(told[..., 0], words[..., 0])
-        return read(annotations, words, lengths, choose, told)
+    def watch(features, token_ids, lengths, attention_fn=attend_expectation, input_ids=None):
+        if input_ids is not None:
+            token_mask = torch.arange(token_ids.shape[-1] - 1) < lengths[..., None]
+            fractions.append((input_ids[..., 1:] != token_ids[..., 1:])[token_mask].float().mean().item())
+            assert torch.equal(input_ids[..., 0], token_ids[..., 0])
+        return forward(features, token_ids, lengths, attention_fn, input_ids)
 
     monkeypatch.setattr(module.decoder, "forward", watch)
     trainer(max_epochs=2, limit_val_batches=0).fit(module, data)
-    assert shares[0] == 0
-    assert shares[-1] > 0.7, "a model that knows nothing yet draws few true words"
-    assert sum(shares[: len(shares) // 2]) < sum(shares[len(shares) // 2 :])
+    assert fractions[0] == 0
+    assert fractions[-1] > 0.7, "an untrained model rarely samples the reference token"
+    assert sum(fractions[: len(fractions) // 2]) < sum(fractions[len(fractions) // 2 :])
 
 
-def test_no_more_than_all_words_can_be_its_own(drawn: Path) -> None:
-    with pytest.raises(CaptioningError, match=r"scheduled_sampling 1\.5"):
-        make(drawn, scheduled_sampling=1.5)
+def test_scheduled_sampling_is_a_fraction() -> None:
+    with pytest.raises(CaptioningError, match="scheduled_sampling"):
+        CrossEntropy(scheduled_sampling=1.5)

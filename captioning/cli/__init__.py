@@ -1,0 +1,1 @@
+"""Command line: one module per command, each with ``DESCRIPTION``, ``add_arguments(parser)`` and ``run(options)``."""

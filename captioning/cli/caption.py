@@ -1,0 +1,134 @@
+"""``captioning caption``: captions of images, and attention overlays."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from captioning.cli.generation_flags import add_generation_flags, generation_options
+from captioning.models.pretrained import DEFAULT_MODEL, PRETRAINED
+from captioning.utils.errors import CaptioningError
+
+if TYPE_CHECKING:
+    from captioning.visualization.export import OverlayWriter
+
+DESCRIPTION = "Caption images. Images that cannot be read are reported on stderr; the others are captioned."
+
+_OVERLAY_FLAGS = ("overlay_format", "colormap", "opacity", "panel_width")  # have an effect with --overlay-dir only
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "images", nargs="+", metavar="IMAGE", help="an image file, a directory, or a glob like 'a/*.jpg'"
+    )
+    parser.add_argument(
+        "--model",
+        default=DEFAULT_MODEL,
+        metavar="MODEL",
+        help=f"a pretrained model ({', '.join(PRETRAINED)}) or the .safetensors file of a training run "
+        "(default %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per image instead of text")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch (default 32)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="random seed of sampling, for the same images and batch size (default 0)"
+    )
+    parser.add_argument(
+        "--num-return-sequences", type=int, default=1, metavar="N", help="captions per image (default 1)"
+    )
+    parser.add_argument(
+        "--attention-mode",
+        choices=("expectation", "argmax", "sample"),
+        help="hard attention at inference: 'argmax' uses the most probable location, 'sample' draws one, "
+        "'expectation' averages all locations by their attention weights (default: that of the model)",
+    )
+    add_generation_flags(parser)
+    group = parser.add_argument_group("attention overlays")
+    group.add_argument("--overlay-dir", type=Path, metavar="DIR", help="write attention overlays to this directory")
+    group.add_argument(
+        "--overlay-format",
+        metavar="NAMES",
+        help="comma-separated: png (a panel per word), frames (a full-size PNG per word), gif, html (an interactive "
+        "page that works offline), npz (arrays) (default png)",
+    )
+    group.add_argument("--colormap", metavar="NAME", help="spotlight, hot or viridis (default spotlight)")
+    group.add_argument("--opacity", type=float, metavar="X", help="maximum opacity of the map (default 0.75)")
+    group.add_argument("--panel-width", type=int, metavar="PIXELS", help="width of a panel of the png (default 200)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the caption of each image; exit with code 2 if an image or overlay failed."""
+    overlay_options = _check_options(options)
+
+    from captioning.preprocessing.image import find_images
+
+    image_paths, errors = find_images(options.images)
+    for error in errors:
+        _print_error(error)
+    if not image_paths:
+        sys.exit(2)
+
+    from tqdm import tqdm
+
+    from captioning.captioner import Captioner
+
+    writer = _make_writer(options.overlay_dir, image_paths, overlay_options) if options.overlay_dir else None
+    captioner = Captioner.from_pretrained(
+        options.model,
+        attention_mode=options.attention_mode,
+        seed=options.seed,
+        num_return_sequences=options.num_return_sequences,
+        **generation_options(options),
+    )
+    captions = captioner.iter_captions(image_paths, options.batch_size)
+    # On a terminal the captions themselves show the progress.
+    hidden = sys.stdout.isatty() or not sys.stderr.isatty() or len(image_paths) <= options.batch_size
+    failed = bool(errors)
+    for path, caption in tqdm(
+        zip(image_paths, captions, strict=True), total=len(image_paths), disable=hidden, unit="image"
+    ):
+        if isinstance(caption, CaptioningError):
+            failed = True
+            _print_error(caption)
+            continue
+        result = {"image": str(path), **caption.to_dict(attention_maps=False)}
+        if writer:
+            try:
+                result["overlay"] = writer.write(path, caption)
+            except CaptioningError as error:  # the caption itself is valid
+                failed = True
+                _print_error(error)
+        if options.json:
+            print(json.dumps(result, ensure_ascii=False), flush=True)
+        else:
+            for sequence in (caption, *caption.alternatives):
+                print(f"{path}\t{sequence.text}", flush=True)
+    if writer:
+        print(f"overlays: {writer.close() or options.overlay_dir}", file=sys.stderr)
+    if failed:
+        sys.exit(2)
+
+
+def _check_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Check what needs no model, and return the overlay options that were given."""
+    if options.batch_size < 1:
+        raise CaptioningError(f"--batch-size must be >= 1, got {options.batch_size}")
+    if not 0 <= options.seed < 2**63:
+        raise CaptioningError(f"--seed must be in [0, {2**63 - 1}], got {options.seed}")
+    given = {name: value for name in _OVERLAY_FLAGS if (value := getattr(options, name)) is not None}
+    if given and not options.overlay_dir:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise CaptioningError(f"{flags}: has no effect without --overlay-dir DIR")
+    return given
+
+
+def _make_writer(output_dir: Path, image_paths: list[Path], overlay_options: dict[str, Any]) -> "OverlayWriter":
+    from captioning.visualization.export import OverlayWriter
+
+    formats = overlay_options.pop("overlay_format", "png").split(",")
+    return OverlayWriter(output_dir, image_paths, [name.strip() for name in formats], **overlay_options)
+
+
+def _print_error(error: CaptioningError) -> None:
+    print(f"captioning: error: {error}", file=sys.stderr)

@@ -1,0 +1,87 @@
+"""The ``captioning`` command: dispatches to one module per command. Heavy imports wait until a command needs them."""
+
+import argparse
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn, TextIO
+
+from captioning import __version__
+from captioning.utils.errors import CaptioningError
+
+_COMMANDS = {
+    "caption": "caption images and export attention overlays",
+    "serve": "serve a web page and a REST API (requires the extra 'web')",
+    "score": "score captions of any system against references",
+    "faithfulness": "occlusion test of attention maps",
+    "inspect-data": "summarize a data set and find unreadable images",
+    "make-shapes": "generate a data set of synthetic scenes",
+    "compress": "write a compact copy of a model file",
+}
+_LIGHTNING_COMMANDS = {
+    "fit": "train a model",
+    "validate": "evaluate a checkpoint on the validation split",
+    "test": "evaluate a checkpoint on the test split",
+    "predict": "caption the test split with a checkpoint and write a JSONL file",
+    "cache-features": "fill the feature cache of a config; 'fit' does this automatically",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command. Invalid input prints one line to stderr and exits with code 2."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    warnings.showwarning = _show_warning
+    try:
+        if arguments and arguments[0] in _LIGHTNING_COMMANDS:
+            from captioning.training.cli import main as lightning_main
+
+            lightning_main(arguments)
+            return
+        options = _build_parser(arguments[0] if arguments else None).parse_args(arguments)
+        options.run(options)
+    except CaptioningError as error:
+        _exit_with_error(error)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of the pipe, such as head, has closed it
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _build_parser(command: str | None) -> argparse.ArgumentParser:
+    """Build the parser; only the given command gets its arguments, so that ``--help`` imports nothing heavy."""
+    parser = argparse.ArgumentParser(
+        prog="captioning",
+        description="Image captioning with soft and hard attention: a caption, and an attention map for every word.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name, text in _COMMANDS.items():
+        if name != command:
+            commands.add_parser(name, help=text)
+            continue
+        module = importlib.import_module(f"captioning.cli.{name.replace('-', '_')}")
+        subparser = commands.add_parser(name, help=text, description=module.DESCRIPTION)
+        module.add_arguments(subparser)
+        subparser.set_defaults(run=module.run)
+    for name, text in _LIGHTNING_COMMANDS.items():
+        commands.add_parser(name, help=f"{text} ('captioning {name} --help' lists its options)", add_help=False)
+    return parser
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning in one line, without the location in the code."""
+    print(f"captioning: warning: {message}", file=file or sys.stderr)
+
+
+def _exit_with_error(error: CaptioningError) -> NoReturn:
+    print(f"captioning: error: {error}", file=sys.stderr)
+    sys.exit(2)

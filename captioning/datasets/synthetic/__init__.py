@@ -1,0 +1,1 @@
+"""Synthetic dataset of geometric shapes, with known objects and captions."""

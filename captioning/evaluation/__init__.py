@@ -1,0 +1,1 @@
+"""Evaluation of captions and of attention maps."""

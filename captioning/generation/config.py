@@ -1,0 +1,79 @@
+"""Settings of caption generation. Command-line flags, the REST schema and the web page derive from this dataclass."""
+
+import dataclasses
+from typing import Any
+
+from captioning.utils.errors import CaptioningError
+
+# Keys of the field metadata that are bounds, as pydantic names them: operator for messages, and test of a value.
+_BOUNDS = {
+    "ge": (">=", lambda value, bound: value >= bound),
+    "gt": (">", lambda value, bound: value > bound),
+    "le": ("<=", lambda value, bound: value <= bound),
+}
+
+
+def _setting(default: Any, text: str, **bounds: float) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text, **bounds})
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationConfig:
+    """Settings of :func:`captioning.generation.generate`, named as in Hugging Face ``generate()``.
+
+    One difference: there is no prompt, so ``max_length`` counts the generated tokens only, including the end token.
+    The metadata of each field holds its ``help`` text and its bounds (``ge``, ``gt``, ``le``).
+    """
+
+    max_length: int = _setting(
+        40, "maximum number of generated tokens, including the end token; longer captions are truncated", ge=1
+    )
+    min_length: int = _setting(1, "minimum number of words, excluding the end token; must not exceed max_length", ge=1)
+    no_repeat_ngram_size: int = _setting(0, "n-grams of this size occur at most once in a caption; 0 disables it", ge=0)
+    num_beams: int = _setting(1, "number of beams of beam search; 1 is greedy search", ge=1)
+    length_penalty: float = _setting(
+        0.0, "beam search ranks finished captions by log p / length ** length_penalty; larger favors longer ones", ge=0
+    )
+    num_beam_groups: int = _setting(1, "number of groups of diverse beam search; must divide num_beams", ge=1)
+    diversity_penalty: float = _setting(
+        0.5, "log-probability subtracted from a token for each beam of a previous group that uses it", ge=0
+    )
+    do_sample: bool = _setting(
+        False, "sample tokens instead of beam search; num_beams, length_penalty and num_beam_groups have no effect"
+    )
+    temperature: float = _setting(
+        1.0, "softmax temperature of sampling; below 1 favors probable tokens, above 1 flattens the distribution", gt=0
+    )
+    top_k: int = _setting(0, "sample only from the k most probable tokens; 0 disables it", ge=0)
+    top_p: float = _setting(
+        1.0, "sample only from the most probable tokens whose total probability reaches top_p", gt=0, le=1
+    )
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            for key, (operator, is_within) in _BOUNDS.items():
+                if key in field.metadata and not is_within(value, field.metadata[key]):
+                    raise CaptioningError(f"{field.name} must be {operator} {field.metadata[key]}, got {value}")
+        if self.min_length > self.max_length:
+            raise CaptioningError(f"min_length must be <= max_length ({self.max_length}), got {self.min_length}")
+        if self.num_beams % self.num_beam_groups:
+            raise CaptioningError(
+                f"num_beam_groups must divide num_beams ({self.num_beams}), got {self.num_beam_groups}"
+            )
+
+    def check_num_return_sequences(self, num_return_sequences: int) -> None:
+        """Raise CaptioningError if the settings cannot produce this number of captions per image."""
+        if num_return_sequences < 1:
+            raise CaptioningError(f"num_return_sequences must be >= 1, got {num_return_sequences}")
+        if not self.do_sample and num_return_sequences > self.num_beams:
+            raise CaptioningError(
+                f"num_return_sequences must be in [1, {self.num_beams}], got {num_return_sequences}; "
+                "increase num_beams or set do_sample"
+            )
+
+
+# jsonargparse takes the help of "captioning fit" from the docstring.
+GenerationConfig.__doc__ = f"{GenerationConfig.__doc__}\n    Args:\n" + "\n".join(
+    f"        {field.name}: {field.metadata['help']}." for field in dataclasses.fields(GenerationConfig)
+)

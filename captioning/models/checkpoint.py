@@ -1,0 +1,176 @@
+"""Model files: the only reader and writer of model headers and weights.
+
+A model file is a ``.safetensors`` file with ``encoder.*`` and ``decoder.*`` tensors and a JSON header (see
+:func:`build_model_header`). A Lightning checkpoint (``.ckpt``) contains the same header under ``model_header``.
+Neither executes code when it is read.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from captioning.models import format1
+from captioning.models.attention import AttentionMode
+from captioning.models.backbones import init_empty_weights
+from captioning.models.decoder import Decoder
+from captioning.models.encoder import Encoder
+from captioning.models.pretrained import PRETRAINED, resolve_model_path
+from captioning.preprocessing.image import ImageTransform
+from captioning.preprocessing.vocabulary import Vocabulary
+from captioning.utils.atomic_io import atomic_write
+from captioning.utils.errors import CaptioningError
+
+FORMAT = 2
+
+_METADATA_KEY = "captioning"
+_CHECKPOINT_KEY = "model_header"
+_SECTIONS = ("encoder", "decoder", "transform", "vocabulary", "generation", "attention_mode")
+
+
+class ModelFile(NamedTuple):
+    """Contents of a model file, in the current format and in single precision."""
+
+    header: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def read_model(source: str | Path, device: str | torch.device = "cpu") -> ModelFile:
+    """Read the name of a bundled model, a ``.safetensors`` file, or a ``.ckpt`` file.
+
+    Raises:
+        CaptioningError: the file is missing, corrupt, no model file, or of a newer format.
+    """
+    path = resolve_model_path(source)
+    if not path.is_file():
+        raise CaptioningError(
+            f"{path}: model file not found; give a file written by 'captioning fit', or a bundled model: "
+            + ", ".join(PRETRAINED)
+        )
+    try:
+        header, tensors = (_read_checkpoint if path.suffix == ".ckpt" else _read_safetensors)(path, device)
+        version = int(header["format"])
+        if version == 1:
+            header, tensors = format1.upgrade_header(header), format1.upgrade_tensors(tensors)
+        elif version == FORMAT:
+            header = {"format": FORMAT, **{name: header[name] for name in _SECTIONS}}
+    except Exception:  # torch, pickle and safetensors raise many types
+        raise CaptioningError(
+            f"{path}: not a captioning model, or corrupt; expected a .safetensors or .ckpt file of 'captioning fit'"
+        ) from None
+    if version not in (1, FORMAT):
+        raise CaptioningError(
+            f"{path}: model format {version} is newer than format {FORMAT} of this version; update captioning"
+        )
+    return ModelFile(header, {name: _to_float32(tensor) for name, tensor in tensors.items()})
+
+
+def _read_safetensors(path: Path, device: str | torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    with safe_open(path, framework="pt", device=str(device)) as file:
+        header = json.loads(file.metadata()[_METADATA_KEY])
+        names = file.keys()  # safe_open is no mapping and cannot be iterated itself
+        return header, {name: file.get_tensor(name) for name in names}
+
+
+def _read_checkpoint(path: Path, device: str | torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    checkpoint = torch.load(path, map_location=device, weights_only=True)
+    return checkpoint[_CHECKPOINT_KEY], _model_tensors(checkpoint["state_dict"])
+
+
+def _model_tensors(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Select encoder and decoder. The state of the objective is needed for training only."""
+    return {name: tensor for name, tensor in state_dict.items() if name.startswith(("encoder.", "decoder."))}
+
+
+def _to_float32(tensor: Tensor) -> Tensor:
+    """Convert half precision, the storage format of compact files, since few CPUs compute in it."""
+    return tensor.float() if tensor.dtype == torch.float16 else tensor
+
+
+def build_model_header(
+    encoder: Encoder,
+    decoder: Decoder,
+    vocabulary: Vocabulary,
+    generation: Mapping[str, Any],
+    attention_mode: AttentionMode | None,
+) -> dict[str, Any]:
+    """Return everything but the weights, as plain values.
+
+    Args:
+        encoder: encoder; ``encoder.weights`` is absent, since the file contains all its weights (but see
+            :func:`compact`).
+        decoder: decoder.
+        vocabulary: vocabulary.
+        generation: fields of ``GenerationConfig``, the defaults of the captioner.
+        attention_mode: default mode of hard attention.
+    """
+    return {
+        "format": FORMAT,
+        "encoder": dict(encoder.config),
+        "decoder": dict(decoder.config),
+        "transform": dataclasses.asdict(encoder.transform),
+        "vocabulary": list(vocabulary.tokens),
+        "generation": dict(generation),
+        "attention_mode": attention_mode,
+    }
+
+
+def compact(model: ModelFile) -> ModelFile:
+    """Return the model in half precision, with those encoder tensors only that differ from the pretrained weights.
+
+    The pretrained weights of the backbone are required to load the result.
+    """
+    config = {**model.header["encoder"], "weights": "pretrained"}
+    pretrained = {f"encoder.{name}": tensor for name, tensor in Encoder(**config).state_dict().items()}
+    tensors = {
+        name: tensor.half() if tensor.is_floating_point() else tensor
+        for name, tensor in model.tensors.items()
+        if name not in pretrained or not torch.equal(tensor.cpu(), pretrained[name])
+    }
+    return ModelFile({**model.header, "encoder": config}, tensors)
+
+
+def write_model_file(path: Path, header: Mapping[str, Any], state_dict: Mapping[str, Tensor]) -> None:
+    """Write a model file with the ``encoder.*`` and ``decoder.*`` tensors of the state dict."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _model_tensors(state_dict).items()}
+    try:
+        with atomic_write(Path(path)) as temporary:
+            save_file(tensors, temporary, {_METADATA_KEY: json.dumps(header)})
+    except (OSError, SafetensorError) as error:
+        raise CaptioningError(
+            f"{path}: the model file cannot be written ({error}); check that the directory exists and is writable"
+        ) from None
+
+
+def build_modules(model: ModelFile, device: str | torch.device = "cpu") -> tuple[Encoder, Decoder, Vocabulary]:
+    """Build the encoder and the decoder, with their weights, and the vocabulary."""
+    header = model.header
+    transform: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in header["transform"].items()
+    }
+    try:
+        with init_empty_weights():
+            encoder = Encoder(**header["encoder"])
+            decoder = Decoder(**header["decoder"])
+        encoder_state = _without_prefix(model.tensors, "encoder.")
+        if header["encoder"].get("weights", "random") != "random":  # a compact file has only the trained tensors
+            encoder_state = {**encoder.state_dict(), **encoder_state}
+        encoder.load_state_dict(encoder_state, assign=True)
+        decoder.load_state_dict(_without_prefix(model.tensors, "decoder."), assign=True)
+        encoder.transform = ImageTransform(**transform)
+    except (RuntimeError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CaptioningError(
+            f"the weights of the model do not match its header ({reason}); write the model file again"
+        ) from None
+    return encoder.to(device), decoder.to(device), Vocabulary(header["vocabulary"])
+
+
+def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

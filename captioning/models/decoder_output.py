@@ -1,0 +1,56 @@
+"""Tensors that the decoder receives and returns.
+
+Shapes: B images, C captions (or beams) per image, T time steps, L locations, N tokens in the batch without padding,
+V vocabulary size, D feature size, H hidden size, A attention size, E embedding size.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Memory(NamedTuple):
+    """Features and attention keys of each image, computed once and shared by all its captions."""
+
+    features: Tensor  # (B, L, D), after projection and feature mixing
+    keys: Tensor  # (B, L, A)
+
+
+class DecoderState(NamedTuple):
+    """LSTM state."""
+
+    hidden: Tensor  # (B, C, H)
+    cell: Tensor  # (B, C, H)
+
+
+class StepOutput(NamedTuple):
+    """Results of one time step of teacher forcing, zero-padded to the full batch of B images with C captions."""
+
+    hidden: Tensor  # (B, C, H), h_t
+    context: Tensor  # (B, C, D), z_t after the context gate
+    weights: Tensor  # (B, C, L)
+    scores: Tensor  # (B, C, L)
+    locations: Tensor  # (B, C, 1)
+    query_hidden: Tensor  # (B, C, H), the state that attention used as its query
+    query_cell: Tensor  # (B, C, H)
+
+
+class HardAttentionTrace(NamedTuple):
+    """Attended locations of hard attention per token, and the inputs to recompute a token at another location."""
+
+    token_index: Tensor  # (N, 3), indices (image, caption, step) of each token
+    attention_log_probs: Tensor  # (N, L), log α
+    locations: Tensor  # (N,), attended location; -1 if all locations contribute
+    state: DecoderState  # (N, H) each, the state that attention used as its query
+    input_embeddings: Tensor  # (N, E), embedding of the previous token
+    features: Tensor  # (B, L, D), as in Memory
+
+
+class DecoderOutput(NamedTuple):
+    """Result of teacher forcing. ``logits`` and ``targets`` contain no padding."""
+
+    logits: Tensor  # (N, V)
+    targets: Tensor  # (N,)
+    attention_weights: Tensor  # (B, C, T, L), α; zero at padding
+    token_mask: Tensor  # (B, C, T) bool on the CPU, true for the N tokens
+    attention_trace: HardAttentionTrace | None  # None for soft attention

@@ -1,0 +1,11 @@
+"""Bundled model files. README.md is their model card. This module does not import torch."""
+
+from pathlib import Path
+
+PRETRAINED = ("flickr8k-soft", "flickr8k-hard")
+DEFAULT_MODEL = PRETRAINED[0]
+
+
+def resolve_model_path(source: str | Path) -> Path:
+    """Return the file of a bundled model, or the given path."""
+    return Path(__file__).with_name(f"{source}.safetensors") if source in PRETRAINED else Path(source)

@@ -1,0 +1,56 @@
+"""Nearest neighbors of training images, for the neighbor reward of self-critical training."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from captioning.objectives.base import check_minimum
+from captioning.utils.errors import CaptioningError
+
+_CHUNK_SIZE = 250  # images whose similarities to all others are in memory at the same time
+
+
+@dataclass(frozen=True)
+class NeighborReward:
+    """Adds the rewards under the references of the nearest training images. Requires the feature cache.
+
+    This regularizes against memorized captions: a caption that fits only one training image receives less reward.
+
+    Args:
+        k: number of nearest training images (cosine similarity of centered mean features).
+        weight: weight of their mean reward; the image's own reward has the weight 1 − ``weight``.
+    """
+
+    k: int = 10
+    weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_minimum("neighbors.k", self.k, 1)
+        if not 0 < self.weight <= 1:
+            raise CaptioningError(
+                f"neighbors.weight is {self.weight}: must be greater than 0 and at most 1; omit neighbors to disable it"
+            )
+
+
+def nearest_neighbors(mean_features: Tensor, k: int) -> list[list[int]]:
+    """For each image, the indices of the k most similar other images, most similar first.
+
+    Similarity is the cosine of mean features. The mean over all images is subtracted first; otherwise components that
+    all images share would dominate it.
+
+    Args:
+        mean_features: (N, D), float32.
+        k: number of neighbors.
+    """
+    num_images = len(mean_features)
+    if k >= num_images:
+        raise CaptioningError(f"neighbors.k is {k}: must be less than the number of training images, {num_images}")
+    directions = F.normalize(mean_features - mean_features.mean(dim=0), dim=1)
+    neighbors: list[list[int]] = []
+    for start in range(0, num_images, _CHUNK_SIZE):
+        similarities = directions[start : start + _CHUNK_SIZE] @ directions.T  # (chunk, N)
+        similarities.diagonal(start).fill_(-torch.inf)  # the image itself
+        neighbors += similarities.topk(k).indices.tolist()
+    return neighbors

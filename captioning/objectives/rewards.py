@@ -1,0 +1,73 @@
+"""The reward of self-critical training."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from captioning.datasets.record import Record
+from captioning.evaluation.metrics import CiderD
+from captioning.generation import Hypothesis
+from captioning.objectives.base import TrainData
+from captioning.objectives.neighbors import NeighborReward, nearest_neighbors
+from captioning.preprocessing.tokenizer import tokenize
+from captioning.preprocessing.vocabulary import Vocabulary
+
+_EOS = Vocabulary.SPECIAL_TOKENS[Vocabulary.EOS_ID]
+
+
+class CiderReward:
+    """CIDEr-D with document frequencies of the training images.
+
+    The end token counts as a word. Otherwise truncated captions ("a dog with a") would receive the same reward as
+    complete ones.
+
+    Args:
+        records: training split.
+        vocabulary: vocabulary of the model.
+        neighbors: for each image the indices of its neighbors; empty for the image's own references only.
+        neighbor_weight: weight of the mean reward under the references of the neighbors.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        vocabulary: Vocabulary,
+        neighbors: Sequence[Sequence[int]] = (),
+        neighbor_weight: float = 0.0,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.index_by_image = {record.image_path: index for index, record in enumerate(records)}
+        self.cider_d = CiderD([[[*tokenize(caption), _EOS] for caption in record.captions] for record in records])
+        self.neighbors = neighbors
+        self.neighbor_weight = neighbor_weight
+
+    def __call__(self, record: Record, hypothesis: Hypothesis) -> float:
+        index = self.index_by_image[record.image_path]
+        neighbors = self.neighbors[index] if self.neighbors else ()
+        words = self.vocabulary.decode(hypothesis.token_ids) + [_EOS] * hypothesis.is_finished
+        own_reward, *neighbor_rewards = self.cider_d.score_against(words, [index, *neighbors])
+        if not neighbor_rewards:
+            return own_reward
+        mean = sum(neighbor_rewards) / len(neighbor_rewards)
+        return (1 - self.neighbor_weight) * own_reward + self.neighbor_weight * mean
+
+
+def build_reward(data: TrainData, vocabulary: Vocabulary, neighbors: NeighborReward | None) -> CiderReward:
+    """The reward of a run on this training data."""
+    if neighbors is None:
+        return CiderReward(data.records, vocabulary)
+    table = nearest_neighbors(data.mean_features(), neighbors.k)
+    return CiderReward(data.records, vocabulary, table, neighbors.weight)
+
+
+def compute_rewards(
+    reward: CiderReward, records: Sequence[Record], hypotheses: Sequence[Sequence[Hypothesis]]
+) -> Tensor:
+    """Rewards (B, C) of the hypotheses of each record."""
+    return torch.tensor(
+        [
+            [reward(record, hypothesis) for hypothesis in image_hypotheses]
+            for record, image_hypotheses in zip(records, hypotheses, strict=True)
+        ]
+    )

@@ -1,0 +1,1 @@
+"""Preprocessing of images and captions."""

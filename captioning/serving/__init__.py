@@ -1,0 +1,1 @@
+"""Web page and REST API of ``captioning serve``."""

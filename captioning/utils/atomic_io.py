@@ -1,0 +1,42 @@
+"""Atomic writes: a file or directory appears under its final name only once it is complete."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def partial_path(path: Path) -> Path:
+    """The name under which ``path`` is written until it is complete."""
+    return path.with_name(path.name + ".partial")
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path next to ``path``. It replaces ``path`` on success and is removed on error."""
+    temporary = partial_path(path)
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_dir(path: Path, resume: bool = False) -> Iterator[Path]:
+    """Yield a temporary directory next to ``path``, which must not exist, and rename it to ``path`` on success.
+
+    Args:
+        path: final name of the directory.
+        resume: keep the temporary directory on error and continue with it the next time.
+    """
+    temporary = partial_path(path)
+    if not resume:
+        shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True, exist_ok=True)
+    try:
+        yield temporary
+        temporary.rename(path)
+    finally:
+        if not resume:
+            shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,5 @@
+"""Exception for errors that the user can fix."""
+
+
+class CaptioningError(Exception):
+    """Invalid input (a file or a setting). The CLI prints the message in one line and exits with status 2."""

@@ -1,0 +1,84 @@
+"""Import of torchvision where its compiled operators are missing, and without the import of torch's compiler.
+
+A CUDA build of torchvision on a CPU build of torch fails on import with "operator torchvision::nms does not exist", as
+do torchmetrics, pytorch_lightning and timm, which import it. Models and transforms of torchvision do not use these
+operators; declaring them is sufficient. Call :func:`import_torchvision` before importing torchvision or a library
+that imports it.
+"""
+
+import contextlib
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+_NMS_ERROR = "operator torchvision::nms does not exist"
+_MISSING_OPERATORS = ("nms", "qnms")
+_DYNAMO_MODULES = ("torch._dynamo", "torch._dynamo.utils")
+
+# A torch.library.Library removes its declarations when it is garbage-collected, so a reference must be kept.
+_declarations: list[torch.library.Library] = []
+
+
+def import_torchvision() -> ModuleType:
+    """Return torchvision. Missing operators are declared only if the plain import fails."""
+    try:
+        return importlib.import_module("torchvision")
+    except RuntimeError as error:
+        if _NMS_ERROR not in str(error):
+            raise
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for operator in _MISSING_OPERATORS:
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _declarations.append(library)
+    return importlib.import_module("torchvision")
+
+
+@contextlib.contextmanager
+def defer_dynamo_import() -> Iterator[None]:
+    """Import torchvision and timm without ``torch._dynamo``, which is imported when one of its functions is called.
+
+    Both import functions from it that captioning does not call, and its import takes longer than captioning an image.
+    """
+    if _DYNAMO_MODULES[0] in sys.modules:
+        yield
+        return
+    lazy_modules = {name: _LazyModule(name) for name in _DYNAMO_MODULES}
+    sys.modules.update(lazy_modules)
+    try:
+        yield
+    finally:
+        for name, module in lazy_modules.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+
+
+class _LazyModule(ModuleType):
+    """Placeholder whose functions import the real module when they are called."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []  # marks the module as a package
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if sys.modules.get(self.__name__) is not self:
+                return getattr(importlib.import_module(self.__name__), name)(*args, **kwargs)
+            function = args[0]  # still importing: the call is a decorator, which is applied on the first use
+
+            @functools.wraps(function)
+            def decorated(*inner_args: Any, **inner_kwargs: Any) -> Any:
+                return call(*args, **kwargs)(*inner_args, **inner_kwargs)
+
+            return decorated
+
+        return call

@@ -1,0 +1,1 @@
+"""Attention overlays: rendering, file export and self-contained HTML pages."""

@@ -1,0 +1,218 @@
+"""Export of captions with attention maps into a directory: images, HTML pages, arrays, and a gallery of all images."""
+
+import io
+import json
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from captioning.preprocessing.image import open_image
+from captioning.utils.atomic_io import atomic_write
+from captioning.utils.errors import CaptioningError
+from captioning.visualization import html, overlay
+
+if TYPE_CHECKING:
+    from captioning.captioner import Caption
+
+FORMATS = ("html", "png", "gif", "frames", "npz")  # in this order; a gallery image links to the first that is written
+
+MAX_PAGE_IMAGE_SIDE = 1200  # pixels of the longer side of the image in a page
+_THUMBNAIL_SIDE = 280
+_THUMBNAIL_DIR = "thumbnails"
+_GALLERY_NAME = "index"
+_FIRST_FRAME_MS, _FRAME_MS = 1200, 800
+
+
+class _ExportItem(NamedTuple):
+    """A caption and the name of its files."""
+
+    name: str
+    title: str
+    image: Image.Image
+    caption: "Caption"
+    renderer: overlay.AttentionRenderer
+
+
+class OverlayWriter:
+    """Writes captions into a directory, each under the name of its image, and a gallery if there are several images.
+
+    Args:
+        output_dir: created if it does not exist. Files of the same names are replaced.
+        image_paths: all images that will be written, which makes file names unique.
+        formats: some of :data:`FORMATS`. ``png`` is one sheet with a panel per word, ``frames`` is a directory with one
+            full-size PNG per word, ``gif`` is an animation over the words, ``html`` is a self-contained page, ``npz``
+            holds the attention maps as arrays, with a JSON file beside it.
+        colormap, opacity, panel_width: see :meth:`captioning.Caption.overlay`.
+    """
+
+    def __init__(
+        self,
+        output_dir: Path,
+        image_paths: Sequence[Path],
+        formats: Sequence[str] = ("png",),
+        colormap: str = "spotlight",
+        opacity: float = overlay.DEFAULT_OPACITY,
+        panel_width: int = overlay.DEFAULT_PANEL_WIDTH,
+    ) -> None:
+        for name in formats:
+            if name not in FORMATS:
+                raise CaptioningError(f"unknown overlay format '{name}'; choose from {', '.join(FORMATS)}")
+        overlay.check_panel_width(panel_width)
+        self._colormap_stops = overlay.colormap_stops(colormap, opacity)
+        self._colormap, self._opacity, self._panel_width = colormap, opacity, panel_width
+        self.output_dir = output_dir
+        self._formats = [name for name in FORMATS if name in formats]
+        self._names = _unique_names(image_paths)
+        self._cards: list[str] = []
+        _make_dir(output_dir)
+
+    def write(self, path: Path, caption: "Caption") -> dict[str, str]:
+        """Write the caption of an image and return the path of each format (for ``frames``, of its directory)."""
+        image = open_image(caption.image, self._min_decode_side())
+        renderer = caption.renderer(self._colormap, self._opacity)
+        item = _ExportItem(self._names[path], path.name, image, caption, renderer)
+        writers: dict[str, Callable[[_ExportItem], Path]] = {
+            "html": self._write_page,
+            "png": self._write_panels,
+            "gif": self._write_animation,
+            "frames": self._write_frames,
+            "npz": self._write_npz,
+        }
+        files = {name: str(writers[name](item)) for name in self._formats}
+        if self._has_gallery():
+            self._cards.append(self._write_card(item))
+        return files
+
+    def close(self) -> Path | None:
+        """Write the gallery of all captions written so far and return its path; None if there is only one image."""
+        if not self._has_gallery():
+            return None
+        return _write(self.output_dir / f"{_GALLERY_NAME}.html", html.gallery_page(self._cards).encode())
+
+    def _has_gallery(self) -> bool:
+        return len(self._names) > 1
+
+    def _min_decode_side(self) -> int | None:
+        """Return the resolution that the formats require of the shorter image side; None for full resolution."""
+        if "frames" in self._formats:
+            return None
+        sides = {"html": MAX_PAGE_IMAGE_SIDE, "png": self._panel_width, "gif": overlay.MAX_ANIMATION_SIDE}
+        return max(_THUMBNAIL_SIDE, *(sides.get(name, 0) for name in self._formats))
+
+    def _write_page(self, item: _ExportItem) -> Path:
+        page = render_page(item.title, item.image, item.caption, self._colormap_stops)
+        return _write(self.output_dir / f"{item.name}.html", page)
+
+    def _write_panels(self, item: _ExportItem) -> Path:
+        sheet = overlay.render_panels(item.image, item.caption.words, item.renderer, self._panel_width)
+        return _write(self.output_dir / f"{item.name}.png", encode_png(sheet))
+
+    def _write_animation(self, item: _ExportItem) -> Path:
+        frames = overlay.render_animation(item.image, item.caption.words, item.renderer)
+        # Pillow dithers only with an explicit palette; without dithering, smooth gradients show banding.
+        first, *rest = (frame.quantize(palette=frame.reduce(2).quantize()) for frame in frames)
+        durations = [_FIRST_FRAME_MS, *[_FRAME_MS] * len(rest)]
+        data = _encode(first, "GIF", save_all=True, append_images=rest, duration=durations, loop=0)
+        return _write(self.output_dir / f"{item.name}.gif", data)
+
+    def _write_frames(self, item: _ExportItem) -> Path:
+        _make_dir(self.output_dir / item.name)
+        frames = overlay.render_frames(item.image, item.caption.words, item.renderer)
+        for file, frame in zip(_frame_files(item), frames, strict=True):
+            _write(self.output_dir / file, encode_png(frame))
+        return self.output_dir / item.name
+
+    def _write_npz(self, item: _ExportItem) -> Path:
+        """Write ``attention_maps`` of the caption and ``attention_maps_1``, ``attention_maps_2``, … of alternatives."""
+        arrays: dict[str, Any] = {"attention_maps": item.caption.attention_maps}
+        for index, alternative in enumerate(item.caption.alternatives, start=1):
+            arrays[f"attention_maps_{index}"] = alternative.attention_maps
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)
+        fields = {"image": item.title, **item.caption.to_dict()}
+        _write(self.output_dir / f"{item.name}.json", json.dumps(fields, ensure_ascii=False).encode())
+        return _write(self.output_dir / f"{item.name}.npz", buffer.getvalue())
+
+    def _write_card(self, item: _ExportItem) -> str:
+        thumbnail = _thumbnail(item.image, _THUMBNAIL_SIDE)
+        _make_dir(self.output_dir / _THUMBNAIL_DIR)
+        path = f"{_THUMBNAIL_DIR}/{item.name}.jpg"
+        _write(self.output_dir / path, _encode(thumbnail, "JPEG", quality=80))
+        links = {name: f"{item.name}.{name}" for name in self._formats if name != "frames"}
+        files = _frame_files(item) if "frames" in self._formats else [None] * len(item.caption.words)
+        return html.gallery_card(item.title, zip(item.caption.words, files, strict=True), path, thumbnail.size, links)
+
+
+def render_page(title: str, image: Image.Image, caption: "Caption", colormap_stops: Sequence[Sequence[float]]) -> bytes:
+    """Render the HTML page of an image.
+
+    Args:
+        title: heading of the page.
+        image: embedded with at most :data:`MAX_PAGE_IMAGE_SIDE` pixels per side.
+        caption: the caption and its alternatives.
+        colormap_stops: result of :func:`captioning.visualization.overlay.colormap_stops`.
+    """
+    jpeg = _encode(_thumbnail(image, MAX_PAGE_IMAGE_SIDE), "JPEG", quality=85)
+    fields = caption.to_dict()
+    return html.image_page(title, jpeg, [fields, *fields.pop("alternatives")], colormap_stops).encode()
+
+
+def _unique_names(image_paths: Sequence[Path]) -> dict[Path, str]:
+    """Return the file name stem for each image; equal names from different directories get a number."""
+    used = {_THUMBNAIL_DIR, _GALLERY_NAME}
+    names = {}
+    for path in image_paths:
+        name, number = path.stem, 2
+        while name.casefold() in used:  # some file systems ignore case
+            name, number = f"{path.stem}-{number}", number + 1
+        used.add(name.casefold())
+        names[path] = name
+    return names
+
+
+def _frame_files(item: _ExportItem) -> list[str]:
+    """Return the relative path of each frame, with the characters of its word that every file system accepts."""
+    words = (re.sub(r"\W+", "", word)[:40] for word in item.caption.words)
+    return [f"{item.name}/{number:02}-{word}.png" for number, word in enumerate(words, start=1)]
+
+
+def _thumbnail(image: Image.Image, max_side: int) -> Image.Image:
+    small = image.copy()
+    small.thumbnail((max_side, max_side))
+    return small
+
+
+def _encode(image: Image.Image, file_format: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, file_format, **options)
+    return buffer.getvalue()
+
+
+def encode_png(image: Image.Image) -> bytes:
+    # For photos, zlib's default strategy is five times slower (seconds for 12 megapixels) and saves no space.
+    return _encode(image, "PNG", compress_type=zlib.Z_RLE)
+
+
+def _write(path: Path, data: bytes) -> Path:
+    try:
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(data)
+    except OSError as error:
+        raise CaptioningError(
+            f"{path}: cannot write the file ({error.strerror}); check free disk space and permissions"
+        ) from None
+    return path
+
+
+def _make_dir(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CaptioningError(
+            f"{path}: cannot create the output directory ({error.strerror}); choose another path"
+        ) from None

@@ -1,0 +1,71 @@
+import dataclasses
+
+import pytest
+
+from captioning.generation import GenerationConfig
+from captioning.utils.errors import CaptioningError
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_length": 0}, "max_length must be >= 1, got 0"),
+        ({"min_length": 0}, "min_length must be >= 1, got 0"),
+        ({"max_length": 3, "min_length": 4}, r"min_length must be <= max_length \(3\), got 4"),
+        ({"num_beams": 0}, "num_beams must be >= 1, got 0"),
+        ({"num_beam_groups": 0}, "num_beam_groups must be >= 1, got 0"),
+        ({"num_beams": 4, "num_beam_groups": 3}, r"num_beam_groups must divide num_beams \(4\), got 3"),
+        ({"temperature": 0.0}, "temperature must be > 0, got 0.0"),
+        ({"temperature": float("nan")}, "temperature must be > 0, got nan"),
+        ({"top_p": 0.0}, "top_p must be > 0, got 0.0"),
+        ({"top_p": 1.5}, "top_p must be <= 1, got 1.5"),
+        ({"top_k": -1}, "top_k must be >= 0, got -1"),
+        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size must be >= 0, got -1"),
+        ({"diversity_penalty": -0.1}, "diversity_penalty must be >= 0, got -0.1"),
+        ({"length_penalty": -0.1}, "length_penalty must be >= 0, got -0.1"),
+    ],
+)
+def test_invalid_settings_raise_a_one_line_error(settings: dict, message: str) -> None:
+    with pytest.raises(CaptioningError, match=message) as caught:
+        GenerationConfig(**settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_num_return_sequences_is_limited_by_num_beams_unless_sampling() -> None:
+    config = GenerationConfig(num_beams=3)
+    config.check_num_return_sequences(3)
+    with pytest.raises(CaptioningError, match=r"num_return_sequences must be in \[1, 3\], got 4; increase num_beams"):
+        config.check_num_return_sequences(4)
+    sampling = GenerationConfig(do_sample=True)
+    sampling.check_num_return_sequences(4)
+    for invalid in (config, sampling):
+        with pytest.raises(CaptioningError, match="num_return_sequences must be >= 1, got 0"):
+            invalid.check_num_return_sequences(0)
+
+
+def test_order_and_defaults_are_stable() -> None:
+    """Positional use and stored model files depend on them."""
+    assert dataclasses.asdict(GenerationConfig()) == {
+        "max_length": 40,
+        "min_length": 1,
+        "no_repeat_ngram_size": 0,
+        "num_beams": 1,
+        "length_penalty": 0.0,
+        "num_beam_groups": 1,
+        "diversity_penalty": 0.5,
+        "do_sample": False,
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+    }
+    assert GenerationConfig(7).max_length == 7
+
+
+def test_each_field_has_help_and_only_known_bounds() -> None:
+    for field in dataclasses.fields(GenerationConfig):
+        assert field.metadata["help"], field.name
+        assert field.metadata.keys() <= {"help", "ge", "gt", "le"}, field.name
+        assert isinstance(field.type, type), "flags and the REST schema use the type"
+        assert f"{field.name}: {field.metadata['help']}" in GenerationConfig.__doc__
+        if field.type is not bool:
+            assert field.metadata.keys() & {"ge", "gt"}, f"{field.name} has no lower bound"
