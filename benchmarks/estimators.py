@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from captioning.preprocessing.text import Vocabulary
 from torch import Tensor
 from tqdm import tqdm
 
 from captioning.models import attention
 from captioning.models.decoder import Decoder
 from captioning.objectives import losses
-from captioning.preprocessing.text import Vocabulary
 
 Gradients = dict[str, Tensor]
 

@@ -33,7 +33,10 @@ SECTIONS: dict[str, list[tuple[str, type]]] = {
     ],
     "Data": [("data", CaptionDataModule)],
     "Callbacks and learning rate": [
-        *((f"captioning.training.callbacks.{name}", getattr(callbacks, name)) for name in ("EMAWeights", "EncoderFinetuning", "LogCaptions")),
+        *(
+            (f"captioning.training.callbacks.{name}", getattr(callbacks, name))
+            for name in ("EMAWeights", "EncoderFinetuning", "LogCaptions")
+        ),
         ("captioning.training.lr_scheduler.WarmupCosineLR", WarmupCosineLR),
     ],
 }
@@ -53,7 +56,14 @@ def render() -> str:
         for prefix, cls in classes:
             rows = list(_rows(cls))
             if rows:
-                lines += ["", f"### `{prefix}`", "", "| setting | type | default | meaning |", "|---|---|---|---|", *rows]
+                lines += [
+                    "",
+                    f"### `{prefix}`",
+                    "",
+                    "| setting | type | default | meaning |",
+                    "|---|---|---|---|",
+                    *rows,
+                ]
     return "\n".join(lines) + "\n"
 
 

@@ -15,9 +15,7 @@ def caption_accuracy(captions: Sequence[Tokens], scenes: Sequence[Scene]) -> flo
     return sum(correct) / len(correct)
 
 
-def pointing_game(
-    captions: Sequence[Tokens], attention_maps: Sequence[np.ndarray], scenes: Sequence[Scene]
-) -> float:
+def pointing_game(captions: Sequence[Tokens], attention_maps: Sequence[np.ndarray], scenes: Sequence[Scene]) -> float:
     """Compute the pointing game accuracy (Zhang et al. 2016) of color and shape words.
 
     The arguments are those of :func:`pointing_game_counts`. The value is 0 if there are no such words.

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from captioning.generation.search import Hypothesis
 
 from captioning.datasets.record import Record
-from captioning.generation.search import Hypothesis
 from captioning.objectives import neighbors as look_alikes
 from captioning.objectives.neighbors import nearest_neighbors
 from captioning.objectives.self_critical import CiderReward

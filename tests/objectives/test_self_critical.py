@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from captioning.generation.search import Hypothesis, Search
+from captioning.preprocessing.text import Vocabulary
 
 from captioning.datasets.record import Record
 from captioning.evaluation import metrics
-from captioning.generation.search import Hypothesis, Search
 from captioning.models.decoder import Decoder
 from captioning.objectives import losses
 from captioning.objectives.self_critical import CiderReward, learn, trial, way_to_try
-from captioning.preprocessing.text import Vocabulary
 from captioning.training.datamodule import Batch, pad
 from captioning.utils.errors import CaptioningError
 from tests.training.conftest import Fit

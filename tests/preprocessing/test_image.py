@@ -131,7 +131,9 @@ def test_crop_box() -> None:
     assert ImageTransform(64, resize_mode="stretch", **PLAIN).crop_box(200, 100) == Box(0, 0, 1, 1)
     assert ImageTransform(64, resize_mode="crop", **PLAIN).crop_box(200, 100) == Box(0.25, 0, 0.75, 1)
     assert ImageTransform(64, resize_mode="pad", **PLAIN).crop_box(200, 100) == Box(0, -0.5, 1, 1.5)
-    assert ImageTransform(64, resize_mode="pad", **PLAIN).cell_box(0, 0, (4, 4), 200, 100) == Box(0, 0, 0.25, 0)  # all border
+    assert ImageTransform(64, resize_mode="pad", **PLAIN).cell_box(0, 0, (4, 4), 200, 100) == Box(
+        0, 0, 0.25, 0
+    )  # all border
 
 
 def test_normalization() -> None:

@@ -120,9 +120,7 @@ def test_bad_rows_are_named(folder: Path, name: str, text: str, message: str) ->
 
 def test_a_folder_without_captions_says_what_was_looked_for(tmp_path: Path, pictures: Pictures) -> None:
     pictures("a.jpg")
-    with pytest.raises(
-        CaptioningError, match=r"no captions found, expected one of: Karpathy's JSON.*Flickr8k.*COCO"
-    ):
+    with pytest.raises(CaptioningError, match=r"no captions found, expected one of: Karpathy's JSON.*Flickr8k.*COCO"):
         datasets.load_records(tmp_path)
     with pytest.raises(CaptioningError, match="no such directory"):
         datasets.load_records(tmp_path / "none")

@@ -113,7 +113,9 @@ def test_phrases_name_their_objects() -> None:
 def test_words_that_tell_of_one_object() -> None:
     caption = "There is a small red circle left of a green cross in the top left corner."
     words = tokenize(caption)
-    told = [(words[word.position], word.position, word.category, word.referent) for word in grounded_words(caption, SCENE)]
+    told = [
+        (words[word.position], word.position, word.category, word.referent) for word in grounded_words(caption, SCENE)
+    ]
     assert told == [
         ("small", 3, "size", CIRCLE),
         ("red", 4, "color", CIRCLE),
