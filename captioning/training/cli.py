@@ -1,4 +1,4 @@
-"""``captioning fit | validate | test | predict | cache-features``: LightningCLI with one-line errors and warm starts."""
+"""``captioning fit | validate | test | predict | cache-features``: LightningCLI with one-line errors, warm starts."""
 
 import difflib
 import logging
@@ -146,7 +146,8 @@ def _explain(message: str, arguments: Sequence[str], parser: LightningArgumentPa
     key = re.search(r'[Kk]ey "([\w.]+)"', message)
     rejected = re.search(r"Option '([\w.]+)' is not accepted", message)
     if key and rejected:
-        return f"{key[1]} has no setting '{rejected[1]}'; 'captioning {arguments[0]} --{key[1]}.help CLASS' lists its settings"
+        command = f"captioning {arguments[0]} --{key[1]}.help CLASS"
+        return f"{key[1]} has no setting '{rejected[1]}'; '{command}' lists its settings"
     if key and "Expected a dot import path" in message:
         value = message.rpartition("Given value: ")[2]
         return (

@@ -1,4 +1,4 @@
-"""Occlusion test of attention maps: on stub models whose words depend on one known cell, and on untrained captioners."""
+"""Occlusion test of attention maps: stub models whose words depend on one known cell, and untrained captioners."""
 
 import json
 import random

@@ -314,5 +314,5 @@ def test_active_block_shrinks_as_captions_end() -> None:
 
 
 def test_dot_score_requires_equal_sizes() -> None:
-    with pytest.raises(CaptioningError, match="'dot' requires hidden_size equal to the feature size 8, but .* is 4"):
+    with pytest.raises(CaptioningError, match=r"'dot' requires hidden_size equal to the feature size 8, but .* is 4"):
         Decoder(VOCABULARY_SIZE, FEATURE_SIZE, NUM_LOCATIONS, hidden_size=4, attention_score="dot")

@@ -51,7 +51,7 @@ def test_plain_mean_first_then_exponential_decay() -> None:
 
 def test_invalid_settings() -> None:
     for settings in ({"decay": 1.0}, {"decay": -0.1}, {"update_every_n_steps": 0}):
-        with pytest.raises(CaptioningError, match="EMAWeights.* must be"):
+        with pytest.raises(CaptioningError, match=r"EMAWeights.* must be"):
             EMAWeights(**settings)
 
 
