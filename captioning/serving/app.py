@@ -18,7 +18,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from captioning import __version__
-from captioning.captioner import Caption, Captioner
+from captioning.caption import Caption
+from captioning.captioner import Captioner
 from captioning.preprocessing.image import open_image
 from captioning.serving.batching import DynamicBatcher, QueueFullError, Upload
 from captioning.serving.schemas import (

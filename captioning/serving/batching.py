@@ -11,7 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple
 
-from captioning.captioner import Caption, Captioner, PreprocessedImage
+from captioning.caption import Caption
+from captioning.captioner import Captioner, PreprocessedImage
 from captioning.utils.errors import CaptioningError
 
 

@@ -17,7 +17,7 @@ from captioning.utils.errors import CaptioningError
 from captioning.visualization import html, overlay
 
 if TYPE_CHECKING:
-    from captioning.captioner import Caption
+    from captioning.caption import Caption
 
 FORMATS = ("html", "png", "gif", "frames", "npz")  # in this order; a gallery image links to the first that is written
 

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from captioning import Captioner
-from captioning.captioner import Caption
+from captioning.caption import Caption
 from captioning.serving.app import create_app
 from captioning.serving.batching import DynamicBatcher
 from captioning.serving.uploads import Limits

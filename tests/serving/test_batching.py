@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from captioning import Captioner
-from captioning.captioner import Caption
+from captioning.caption import Caption
 from captioning.serving.batching import DynamicBatcher, QueueFullError, Upload
 from captioning.utils.errors import CaptioningError
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from captioning.captioner import Caption, Captioner
+from captioning.caption import Caption
+from captioning.captioner import Captioner
 from captioning.preprocessing.image import Box
 from captioning.utils.errors import CaptioningError
 from captioning.visualization.export import FORMATS, OverlayWriter

@@ -6,6 +6,11 @@ PRETRAINED = ("flickr8k-soft", "flickr8k-hard")
 DEFAULT_MODEL = PRETRAINED[0]
 
 
+def list_pretrained() -> list[str]:
+    """Return the names of the bundled models; the first is the default."""
+    return list(PRETRAINED)
+
+
 def resolve_model_path(source: str | Path) -> Path:
     """Return the file of a bundled model, or the given path."""
     return Path(__file__).with_name(f"{source}.safetensors") if source in PRETRAINED else Path(source)
