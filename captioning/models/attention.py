@@ -2,6 +2,7 @@
 
 Scores: Bahdanau et al. 2015 (``additive``), Luong et al. 2015 (``dot``, ``general``, ``location``) and Vaswani et al.
 2017 (``scaled_dot``). Soft and hard attention: Xu et al. 2015, "Show, Attend and Tell"; equation numbers refer to it.
+Sparse activations of soft attention: Martins & Astudillo 2016 (``sparsemax``) and Peters et al. 2019 (``entmax15``).
 
 Shapes: B images, C captions (or beams) per image, L locations, D feature size, H hidden size, A attention size.
 
@@ -12,6 +13,7 @@ are computed once per image.
 """
 
 import functools
+import importlib
 import math
 from typing import Literal, NamedTuple, Protocol, get_args
 
@@ -22,6 +24,7 @@ from captioning.utils.errors import CaptioningError
 
 AttentionScoreType = Literal["additive", "dot", "general", "scaled_dot", "location"]
 AttentionType = Literal["soft", "hard"]
+AttentionActivation = Literal["softmax", "sparsemax", "entmax15"]
 AttentionMode = Literal["expectation", "argmax", "sample"]
 
 
@@ -133,7 +136,7 @@ class AttentionOutput(NamedTuple):
 
     context: Tensor  # (B, C, D), z_t
     weights: Tensor  # (B, C, L), sum to 1 over locations; one-hot for hard attention
-    scores: Tensor  # (B, C, L), α = softmax(scores)
+    scores: Tensor  # (B, C, L), α = softmax(scores), or another activation of soft attention
     locations: Tensor  # (B, C), index of the attended location s_t; -1 if all locations contribute
 
 
@@ -143,9 +146,22 @@ class AttentionFn(Protocol):
     def __call__(self, scores: Tensor, features: Tensor) -> AttentionOutput: ...
 
 
-def attend_expectation(scores: Tensor, features: Tensor) -> AttentionOutput:
+def attention_weights(scores: Tensor, activation: AttentionActivation) -> Tensor:
+    """Scores (…, L) -> attention weights (…, L), which sum to 1.
+
+    ``sparsemax`` and ``entmax15`` set the weights of low scores to exactly zero. These scores receive no gradient.
+    """
+    if activation == "softmax":
+        return scores.softmax(dim=-1)
+    sparse_activation = getattr(importlib.import_module("entmax"), activation)  # the default needs no import
+    return sparse_activation(_at_least_float32(scores), dim=-1).to(scores.dtype)
+
+
+def attend_expectation(
+    scores: Tensor, features: Tensor, activation: AttentionActivation = "softmax"
+) -> AttentionOutput:
     """z = Σ_i α_i a_i, the expectation of the context over locations (eq. 13)."""
-    weights = scores.softmax(dim=-1)
+    weights = attention_weights(scores, activation)
     return AttentionOutput(weights @ features, weights, scores, _no_single_location(scores))
 
 
@@ -197,6 +213,11 @@ def attend_mixed(
     return AttentionOutput(context, weights, scores, hard.locations.masked_fill(mask, -1))
 
 
+def _at_least_float32(scores: Tensor) -> Tensor:
+    """Half precision is too imprecise for sampling, for log α and for the threshold of a sparse activation."""
+    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+
 def _no_single_location(scores: Tensor) -> Tensor:
     return torch.full(scores.shape[:2], -1, device=scores.device)
 
@@ -226,11 +247,15 @@ def make_attention_fn(name: AttentionMode | None, generator: torch.Generator) ->
 
 
 class SoftAttention(nn.Module):
-    """Deterministic soft attention: α = softmax(e), z = Σ_i α_i a_i (eqs 4-5 and 13)."""
+    """Deterministic soft attention: α = softmax(e), z = Σ_i α_i a_i (eqs 4-5 and 13).
 
-    def __init__(self, score_fn: AttentionScore) -> None:
+    A sparse activation can replace the softmax.
+    """
+
+    def __init__(self, score_fn: AttentionScore, activation: AttentionActivation = "softmax") -> None:
         super().__init__()
         self.score_fn = score_fn
+        self.activation = activation
 
     def forward(
         self, hidden: Tensor, keys: Tensor, features: Tensor, attention_fn: AttentionFn | None = None
@@ -240,7 +265,10 @@ class SoftAttention(nn.Module):
                 "this model uses soft attention, which supports only attention_mode 'expectation'; "
                 "'argmax' and 'sample' require hard attention"
             )
-        return (attention_fn or attend_expectation)(self.score_fn(hidden, keys), features)
+        scores = self.score_fn(hidden, keys)
+        if attention_fn is attend_uniform:
+            return attend_uniform(scores, features)
+        return attend_expectation(scores, features, self.activation)
 
 
 class HardAttention(nn.Module):
@@ -257,7 +285,5 @@ class HardAttention(nn.Module):
     def forward(
         self, hidden: Tensor, keys: Tensor, features: Tensor, attention_fn: AttentionFn | None = None
     ) -> AttentionOutput:
-        scores = self.score_fn(hidden, keys)
-        if scores.dtype in (torch.float16, torch.bfloat16):  # too imprecise for sampling and for log α
-            scores = scores.float()
+        scores = _at_least_float32(self.score_fn(hidden, keys))
         return (attention_fn or attend_argmax)(scores / self.temperature, features)

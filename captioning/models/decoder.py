@@ -65,7 +65,11 @@ class Decoder(nn.Module):
             self.feature_mixer = FeatureMixer(config.feature_mixer, feature_size)
         attention_size = DEFAULT_ATTENTION_SIZE if config.attention_size is None else config.attention_size
         score = build_attention_score(config.attention_score, feature_size, hidden_size, attention_size, num_locations)
-        self.attention = HardAttention(score, config.attention_temperature) if self.is_hard else SoftAttention(score)
+        self.attention: SoftAttention | HardAttention = (
+            HardAttention(score, config.attention_temperature)
+            if self.is_hard
+            else SoftAttention(score, config.attention_activation)
+        )
         self.context_gate: nn.Linear | None = None  # f_β
         if config.context_gate != "none":
             self.context_gate = nn.Linear(hidden_size, 1 if config.context_gate == "scalar" else feature_size)

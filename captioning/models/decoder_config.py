@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from captioning.models.attention import AttentionScoreType, AttentionType
+from captioning.models.attention import AttentionActivation, AttentionScoreType, AttentionType
 from captioning.models.feature_mixer import FeatureMixerType
 from captioning.utils.errors import CaptioningError
 
@@ -27,6 +27,8 @@ class DecoderConfig:
             hidden state. None selects 256. The other scores do not use it.
         attention: "soft" attends to the weighted mean of all locations, "hard" to one location per token.
         attention_temperature: Softmax temperature of hard attention, α = softmax(score / temperature).
+        attention_activation: Function from scores to the weights of soft attention: "softmax", or "sparsemax" (sparser)
+            or "entmax15" (less sparse), which set the weights of low scores to exactly zero.
         attention_score: Score function between the features of a location and the hidden state.
         architecture: "show_attend_tell" attends with the previous hidden state, then updates the LSTM (Xu et al. 2015).
             "luong" updates the LSTM, then attends with the new hidden state (Luong et al. 2015).
@@ -46,6 +48,7 @@ class DecoderConfig:
     attention_size: int | None = None
     attention: AttentionType = "soft"
     attention_temperature: float = 1.0
+    attention_activation: AttentionActivation = "softmax"
     attention_score: AttentionScoreType = "additive"
     architecture: DecoderArchitecture = "show_attend_tell"
     context_gate: ContextGate = "scalar"
@@ -64,6 +67,7 @@ class DecoderConfig:
     def _check_choices(self) -> None:
         choices: dict[str, Any] = {
             "attention": AttentionType,
+            "attention_activation": AttentionActivation,
             "attention_score": AttentionScoreType,
             "architecture": DecoderArchitecture,
             "context_gate": ContextGate,
@@ -92,6 +96,11 @@ class DecoderConfig:
             raise CaptioningError(
                 f"attention_temperature {self.attention_temperature} has no effect on soft attention; "
                 "remove it or set attention to 'hard'"
+            )
+        if self.attention == "hard" and self.attention_activation != "softmax":
+            raise CaptioningError(
+                f"attention_activation '{self.attention_activation}' requires soft attention, since hard attention is "
+                "trained with log α, which is infinite for a weight of zero; use 'softmax' or set attention to 'soft'"
             )
         if self.attention_size is not None and self.attention_score not in _SCORES_WITH_ATTENTION_SIZE:
             raise CaptioningError(

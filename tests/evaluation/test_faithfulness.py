@@ -248,12 +248,18 @@ SCENES = [
 
 
 @pytest.mark.parametrize(
-    ("attention_type", "attention_mode"), [("soft", None), ("hard", None), ("hard", "expectation")]
+    ("attention_type", "activation", "attention_mode"),
+    [
+        ("soft", "softmax", None),
+        ("soft", "entmax15", None),
+        ("hard", "softmax", None),
+        ("hard", "softmax", "expectation"),
+    ],
 )
 def test_first_and_last_step_equal_the_original_and_the_blurred_image(
-    attention_type: str, attention_mode: str | None
+    attention_type: str, activation: str, attention_mode: str | None
 ) -> None:
-    captioner = make_captioner(attention=attention_type)
+    captioner = make_captioner(attention=attention_type, attention_activation=activation)
     captioner.attention_mode = attention_mode
     words = [f"word{index}" for index in range(len(captioner.vocabulary) - len(Vocabulary.SPECIAL_TOKENS))]
     captioner.vocabulary = Vocabulary([*Vocabulary.SPECIAL_TOKENS, *words])  # content words only

@@ -1,5 +1,7 @@
 """A small random decoder, and teacher forcing as the reference of generated log-probabilities."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -7,10 +9,10 @@ from captioning.models.decoder import Decoder
 from captioning.preprocessing.vocabulary import Vocabulary
 
 
-def make_decoder(seed: int = 0, eos_bias: float = 0.0) -> Decoder:
+def make_decoder(seed: int = 0, eos_bias: float = 0.0, **settings: Any) -> Decoder:
     """A decoder with random weights: 12 tokens (8 words), 6 locations, feature size 8."""
     torch.manual_seed(seed)
-    decoder = Decoder(12, 8, 6, embedding_size=6, hidden_size=8, attention_size=5).eval()
+    decoder = Decoder(12, 8, 6, embedding_size=6, hidden_size=8, attention_size=5, **settings).eval()
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.normal_(std=0.8)

@@ -1,5 +1,8 @@
+import sys
+
 import pytest
 import torch
+from torch import Tensor
 
 from captioning.models import attention
 from captioning.models.attention import AttentionFn, HardAttention, LocationScore, SoftAttention
@@ -36,6 +39,56 @@ def test_expectation_averages_all_locations() -> None:
     torch.testing.assert_close(output.weights, scores.softmax(-1))
     torch.testing.assert_close(output.context, torch.einsum("bcl,bld->bcd", scores.softmax(-1), features))
     assert (output.locations == -1).all()
+
+
+def sparse_weights_by_bisection(scores: Tensor, power: float) -> Tensor:
+    """[scores / power − τ]₊^power with the threshold τ for which the weights sum to 1 (Peters et al. 2019, eq. 10)."""
+    scores = scores.double() / power
+    low, high = scores.amax(-1, keepdim=True) - 1, scores.amax(-1, keepdim=True)
+    for _ in range(60):
+        middle = (low + high) / 2
+        is_too_low = (scores - middle).clamp(min=0).pow(power).sum(-1, keepdim=True) > 1
+        low, high = torch.where(is_too_low, middle, low), torch.where(is_too_low, high, middle)
+    return (scores - low).clamp(min=0).pow(power)
+
+
+@pytest.mark.parametrize(("activation", "power"), [("sparsemax", 1), ("entmax15", 2)])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+def test_sparse_activations_equal_their_definition(activation, power: float, scale: float) -> None:
+    scores = scale * torch.randn(20, 3, 196, generator=seeded())
+    weights = attention.attention_weights(scores, activation)
+    expected = sparse_weights_by_bisection(scores, power)
+    torch.testing.assert_close(weights.double(), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(20, 3), atol=1e-5, rtol=0)
+    assert ((weights == 0).float().mean() > 0.4) == (scale >= 1 or activation == "sparsemax")
+
+
+@pytest.mark.parametrize("activation", ["sparsemax", "entmax15"])
+def test_gradient_of_sparse_activations(activation) -> None:
+    scores = 2 * torch.randn(4, 3, 9, dtype=torch.double, generator=seeded())
+    features = torch.randn(4, 9, 5, dtype=torch.double, generator=seeded(1))
+    assert (attention.attention_weights(scores, activation) == 0).any()
+
+    def context(scores: Tensor, features: Tensor) -> Tensor:
+        return attention.attend_expectation(scores, features, activation).context
+
+    assert torch.autograd.gradcheck(context, (scores.requires_grad_(), features.requires_grad_()))
+
+
+@pytest.mark.parametrize("activation", ["sparsemax", "entmax15"])
+def test_sparse_activations_compute_half_precision_scores_in_float32(activation) -> None:
+    scores = torch.randn(2, 3, 196, generator=seeded()).bfloat16()
+    weights = attention.attention_weights(scores, activation)
+    assert weights.dtype == torch.bfloat16
+    assert torch.equal(weights, attention.attention_weights(scores.float(), activation).bfloat16())
+
+
+def test_only_sparse_attention_imports_entmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "entmax", None)
+    scores, features = make_inputs()
+    attention.attend_expectation(scores, features)
+    with pytest.raises(ImportError):
+        attention.attend_expectation(scores, features, "sparsemax")
 
 
 @pytest.mark.parametrize("attend", [attention.attend_sample, attention.attend_straight_through_gumbel])
@@ -114,7 +167,12 @@ def test_hard_attention_defaults_to_argmax() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [SoftAttention(LocationScore(7, NUM_LOCATIONS)), HardAttention(LocationScore(7, NUM_LOCATIONS), 0.5)]
+    "module",
+    [
+        SoftAttention(LocationScore(7, NUM_LOCATIONS)),
+        SoftAttention(LocationScore(7, NUM_LOCATIONS), "sparsemax"),
+        HardAttention(LocationScore(7, NUM_LOCATIONS), 0.5),
+    ],
 )
 def test_uniform_attention_ignores_the_scores(module: SoftAttention | HardAttention) -> None:
     hidden, features = torch.randn(2, 3, 7), torch.randn(2, NUM_LOCATIONS, 4)
@@ -126,9 +184,10 @@ def test_uniform_attention_ignores_the_scores(module: SoftAttention | HardAttent
     )
 
 
-def test_soft_attention_supports_only_the_expectation() -> None:
+@pytest.mark.parametrize("activation", ["softmax", "entmax15"])
+def test_soft_attention_supports_only_the_expectation(activation) -> None:
     hidden, features = torch.randn(2, 3, 7), torch.randn(2, NUM_LOCATIONS, 4)
-    soft = SoftAttention(LocationScore(7, NUM_LOCATIONS))
+    soft = SoftAttention(LocationScore(7, NUM_LOCATIONS), activation)
     default = soft(hidden, features, features)
     explicit = soft(hidden, features, features, attention.attend_expectation)
     assert torch.equal(default.context, explicit.context)

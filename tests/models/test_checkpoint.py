@@ -56,6 +56,7 @@ def assert_equal_tensors(actual: dict[str, Tensor], expected: dict[str, Tensor])
         {},
         {"attention": "hard", "attention_temperature": 0.5, "feature_mixer": "bilstm"},
         {"architecture": "luong", "attention_score": "dot", "attention_size": None, "projection_size": 8},
+        {"attention_activation": "entmax15"},
     ],
 )
 def test_round_trip(tmp_path: Path, decoder: dict[str, Any]) -> None:

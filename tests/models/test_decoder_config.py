@@ -8,7 +8,7 @@ from captioning.models.decoder import Decoder
 from captioning.models.decoder_config import DecoderConfig
 from captioning.utils.errors import CaptioningError
 
-CHOICES = ("architecture", "context_gate", "attention_score", "feature_mixer", "attention")
+CHOICES = ("architecture", "context_gate", "attention_activation", "attention_score", "feature_mixer", "attention")
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -44,6 +44,10 @@ def test_attention_temperature_must_be_positive(attention: Any, temperature: flo
     ("settings", "message"),
     [
         ({"attention_temperature": 2.0}, "attention_temperature 2.0 has no effect on soft attention"),
+        (
+            {"attention": "hard", "attention_activation": "sparsemax"},
+            "attention_activation 'sparsemax' requires soft attention",
+        ),
         ({"attention_score": "dot", "attention_size": 64}, "attention_size 64 has no effect on attention_score 'dot'"),
         ({"attention_score": "general", "attention_size": 64}, "attention_size 64 has no effect"),
         ({"attention_score": "location", "attention_size": 64}, "attention_size 64 has no effect"),
@@ -63,6 +67,7 @@ def test_contradictory_and_ineffective_settings_are_rejected(settings: dict[str,
 
 def test_effective_settings_are_accepted() -> None:
     DecoderConfig(attention="hard", attention_temperature=2.0)
+    DecoderConfig(attention_activation="entmax15")
     DecoderConfig(attention_score="scaled_dot", attention_size=64)
     DecoderConfig(spatial_dropout=True, projection_size=64)
     DecoderConfig(tie_word_embeddings=True, architecture="luong", embedding_size=8, hidden_size=8)

@@ -2,6 +2,7 @@
 
 import itertools
 
+import entmax
 import pytest
 import torch
 import torch.nn.functional as F
@@ -46,7 +47,10 @@ def reference_attention(
 ) -> tuple[Tensor, Tensor]:
     """Context (D,) and weights (L,) of eqs 4-6 and 13; with a location, the context is that of eq. 9."""
     scores = reference_scores(decoder, features, hidden)
-    weights = F.softmax(scores / decoder.config["attention_temperature"], dim=0)
+    if decoder.config["attention_activation"] == "softmax":
+        weights = F.softmax(scores / decoder.config["attention_temperature"], dim=0)
+    else:  # bisection instead of the exact algorithm
+        weights = entmax.entmax_bisect(scores, {"sparsemax": 2.0, "entmax15": 1.5}[decoder.attention.activation])
     context = sum(weight * a for weight, a in zip(weights, features, strict=True))  # a sum, not a mean
     if location is not None:
         context = features[location]
@@ -117,6 +121,16 @@ def test_soft_decoder_equals_reference(
         context_gate=context_gate,
         feature_mixer=feature_mixer,
     )
+    assert_equals_reference(decoder)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("activation", ["sparsemax", "entmax15"])
+def test_sparse_decoder_equals_reference(activation: str, architecture: str) -> None:
+    """Including the gradient of the doubly stochastic term."""
+    decoder = make_decoder(attention_activation=activation, architecture=architecture)
+    output = decoder(*make_batch([[3, 5, 2], [7, 1, 0]]))
+    assert (output.attention_weights[output.token_mask] == 0).any()
     assert_equals_reference(decoder)
 
 
