@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
     """Print the caption of each image; exit with code 2 if an image or overlay failed."""
     overlay_options = _check_options(options)
 
-    from captioning.preprocessing.image import find_images
+    from captioning.preprocessing.find_images import find_images
 
     image_paths, errors = find_images(options.images)
     for error in errors:

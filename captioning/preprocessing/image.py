@@ -1,96 +1,114 @@
 """Image loading, the transform from an image to CNN input, and the mapping from feature-map cells back to the image."""
 
 import dataclasses
-import glob
 import io
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Literal, NamedTuple
+import os
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from captioning.utils.errors import CaptioningError
+from captioning.preprocessing.arrays import array_to_image, tensor_to_image
+from captioning.preprocessing.color import to_srgb
+from captioning.preprocessing.download import download, is_url
+from captioning.utils.errors import CaptioningError, MissingFileError
 
-ImageInput = str | Path | bytes | Image.Image
+ImageInput = str | os.PathLike[str] | bytes | Image.Image | np.ndarray | torch.Tensor
+_IMAGE_TYPES = (str, os.PathLike, bytes, Image.Image, np.ndarray, torch.Tensor)
 ResizeMode = Literal["stretch", "crop", "pad"]
 
-IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"))
 # Formats are detected from the content. Others that Pillow supports are rarely tested or run external programs (EPS).
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
-
-
-def find_images(patterns: Sequence[str]) -> tuple[list[Path], list[CaptioningError]]:
-    """Expand files, directories and glob patterns to unique image paths.
-
-    Returns:
-        The image paths, and one error for each pattern without an image.
-    """
-    found: dict[Path, None] = {}
-    errors = []
-    for pattern in patterns:
-        try:
-            found.update(dict.fromkeys(_expand(pattern)))
-        except CaptioningError as error:
-            errors.append(error)
-    return list(found), errors
-
-
-def _expand(pattern: str) -> Iterator[Path]:
-    path = Path(pattern)
-    if path.is_dir():
-        images = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
-        if not images:
-            suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
-            raise CaptioningError(f"{pattern}: no images in this directory (expected files ending in {suffixes})")
-        yield from images
-    elif not path.exists() and glob.has_magic(pattern):
-        matches = sorted(glob.glob(pattern, recursive=True))
-        if not matches:
-            raise CaptioningError(f"{pattern}: no file matches; check the pattern")
-        yield from (Path(match) for match in matches if Path(match).is_file())
-    else:
-        yield path  # open_image reports a missing file
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 
 def open_image(source: ImageInput, min_side: int | None = None, max_pixels: float = float("inf")) -> Image.Image:
-    """Open an image as RGB, with the EXIF orientation applied.
+    """Open an image as RGB in the sRGB color space, with the EXIF orientation applied.
+
+    Of an animated file, the first frame is opened.
 
     Args:
-        source: a path, the bytes of an image file, or a PIL image (which is not modified).
+        source: a path, an http(s) URL, the bytes of an image file, a PIL image (which is not modified), a NumPy array
+            (H, W, C) or a torch tensor (C, H, W); see :mod:`captioning.preprocessing.arrays` for their values.
         min_side: the JPEG decoder may downscale while decoding, to no less than this side length. This is eight times
             faster for a 12-megapixel photo and a 256-pixel CNN.
         max_pixels: maximum number of pixels of a file. A larger file is rejected before decoding.
     """
-    name = "image" if isinstance(source, bytes | Image.Image) else str(source)
+    name = source_name(source)
     try:
+        if isinstance(source, np.ndarray):
+            return array_to_image(source).convert("RGB")
+        if isinstance(source, torch.Tensor):
+            return tensor_to_image(source).convert("RGB")
         if isinstance(source, Image.Image):
-            return _to_rgb(ImageOps.exif_transpose(source))
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS) as image:
+            return _to_upright_srgb(source)
+        content = download(str(source)) if is_url(source) else source
+        with _open_file(content) as image:
             if image.width * image.height > max_pixels:
-                raise Image.DecompressionBombError
+                raise CaptioningError(
+                    f"{name}: {image.width} × {image.height} pixels exceed the maximum of {max_pixels / 1e6:g} "
+                    "megapixels; downscale the image or raise the limit"
+                )
             if min_side is not None:
                 image.draft("RGB", (min_side, min_side))
-            return _to_rgb(ImageOps.exif_transpose(image))
+            return _to_upright_srgb(image)
+    except CaptioningError:
+        raise
     except FileNotFoundError:
-        raise CaptioningError(f"{name}: no such file; check the path") from None
+        raise MissingFileError(f"{name}: no such file; check the path") from None
     except IsADirectoryError:
         raise CaptioningError(f"{name}: is a directory, expected an image file") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise CaptioningError(f"{name}: exceeds the maximum number of pixels; downscale the image first") from None
+        raise CaptioningError(
+            f"{name}: exceeds the maximum number of pixels of Pillow; downscale the image, or raise "
+            f"PIL.Image.MAX_IMAGE_PIXELS ({Image.MAX_IMAGE_PIXELS})"
+        ) from None
     except Exception as error:  # Pillow decoders raise almost any exception for corrupt or malicious files
         reason = "not an image" if isinstance(error, Image.UnidentifiedImageError) else str(error)
         raise CaptioningError(f"{name}: cannot be read as an image ({reason}); save it as JPEG or PNG") from None
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16"):  # Pillow clips 16-bit grayscale to white instead of rescaling it
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.has_transparency_data:  # composite on white, the usual page background
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB")
+def is_image_input(value: object) -> TypeGuard[ImageInput]:
+    """Whether a value is one image, rather than an iterable of images."""
+    return isinstance(value, _IMAGE_TYPES)
+
+
+def source_name(source: ImageInput) -> str:
+    """Name of an image in error messages: its path or URL, or "image" for data in memory."""
+    return str(source) if isinstance(source, str | os.PathLike) else "image"
+
+
+def _open_file(content: str | os.PathLike[str] | bytes) -> Image.Image:
+    """Open a file with Pillow, or with pillow-heif if its content is HEIF."""
+    file = io.BytesIO(content) if isinstance(content, bytes) else content
+    try:
+        return Image.open(file, formats=_FORMATS)
+    except Image.UnidentifiedImageError:
+        if not _is_heif(content):
+            raise
+    try:
+        from pillow_heif import register_heif_opener
+    except ModuleNotFoundError:
+        raise ValueError("HEIC photos require 'pip install pillow-heif'") from None
+    register_heif_opener()
+    return Image.open(file, formats=("HEIF",))
+
+
+def _is_heif(content: str | os.PathLike[str] | bytes) -> bool:
+    if isinstance(content, bytes):
+        header = content[:12]
+    else:
+        with open(content, "rb") as file:
+            header = file.read(12)
+    return header[4:8] == b"ftyp" and header[8:12] in _HEIF_BRANDS
+
+
+def _to_upright_srgb(image: Image.Image) -> Image.Image:
+    if not image.width or not image.height:
+        raise ValueError("it has no pixels")
+    return to_srgb(ImageOps.exif_transpose(image))
 
 
 class Box(NamedTuple):

@@ -1,5 +1,6 @@
 import io
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,9 @@ def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_images_above_max_pixels_are_not_decoded(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_image(photo, max_pixels=120 * 80).size == (120, 80)
     monkeypatch.setattr(ImageFile.ImageFile, "load", None)
-    with pytest.raises(CaptioningError, match=r"photo\.jpg: exceeds the maximum number of pixels"):
+    with pytest.raises(
+        CaptioningError, match=r"photo\.jpg: 120 × 80 pixels exceed the maximum of 0\.009599 megapixels"
+    ):
         open_image(photo, max_pixels=120 * 80 - 1)
 
 
@@ -141,3 +144,25 @@ def test_normalization() -> None:
     pixels = transform(Image.new("RGB", (50, 40), (255, 0, 51)))
     assert pixels.shape == (3, 32, 32)
     torch.testing.assert_close(pixels[:, 0, 0], torch.tensor([1.0, 0.0, -0.4]))
+
+
+def test_opens_heic(tmp_path: Path) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    image = Image.new("RGB", (64, 48), (200, 30, 30))
+    path = tmp_path / "photo.HEIC"
+    pillow_heif.from_pillow(image).save(path)
+    for source in (path, path.read_bytes()):
+        opened = open_image(source)
+        assert opened.size == (64, 48)
+        np.testing.assert_allclose(opened.getpixel((9, 9)), (200, 30, 30), atol=8)
+
+
+def test_heic_without_pillow_heif_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(CaptioningError, match="pip install pillow-heif"):
+        open_image(b"\0\0\0\x18ftypheic" + bytes(64))
+
+
+def test_an_empty_image_is_refused() -> None:
+    with pytest.raises(CaptioningError, match="no pixels"):
+        open_image(Image.new("RGB", (0, 4)))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from captioning.datasets.record import Record, filter_usable, hash_split
-from captioning.preprocessing.image import IMAGE_SUFFIXES
+from captioning.preprocessing.find_images import IMAGE_SUFFIXES
 from captioning.utils.errors import CaptioningError
 
 LAYOUT = "custom: captions.csv, captions.tsv or captions.jsonl (or the path of the file), or name.txt beside name.jpg"
