@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from captioning.datasets.readers import coco, custom, flickr8k, flickr30k, karpathy
+from captioning.datasets.readers.boxes import add_boxes
 from captioning.datasets.readers.json_file import load_json
 from captioning.datasets.record import Record
 from captioning.utils.errors import CaptioningError
@@ -19,12 +20,15 @@ def resolve_root(root: Path) -> Path:
 
 
 def load_records(root: Path) -> list[Record]:
-    """Read the records of a directory (or of a caption file) with the first reader that supports its layout."""
+    """Read the records of a directory (or of a caption file) with the first reader that supports its layout.
+
+    Records have boxes where the data set contains them.
+    """
     if not root.exists():
         raise CaptioningError(f"{root}: no such directory; check data.root and CAPTIONING_DATA_DIR")
     for reader in READERS:
         if reader.can_read(root):
-            return reader.read_records(root)
+            return add_boxes(root if root.is_dir() else root.parent, reader.read_records(root))
     layouts = "; ".join(reader.LAYOUT for reader in READERS)
     raise CaptioningError(f"{root}: no captions found, expected one of: {layouts}; data/README.md describes them")
 

@@ -5,29 +5,39 @@ import hashlib
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from captioning.preprocessing.image import Box
 from captioning.utils.errors import CaptioningError
 
 if TYPE_CHECKING:
     from captioning.datasets.synthetic.scene import Scene
 
 
+class LabeledBox(NamedTuple):
+    """An annotated object: its category or a phrase that describes it, and its box in fractions of the image."""
+
+    label: str
+    box: Box
+
+
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """An image with its captions and its split.
+    """An image with its captions, its split and the boxes of objects.
 
     Args:
         image_path: path of the image file.
         captions: reference captions, not tokenized.
         split: ``train``, ``val`` or ``test``.
         metadata: further fields of the source, such as image ids or the scene of a synthetic image.
+        boxes: annotated objects; None if the image is not annotated, empty if it contains no object of the categories.
     """
 
     image_path: Path
     captions: tuple[str, ...]
     split: str
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+    boxes: tuple[LabeledBox, ...] | None = None
 
     @property
     def scene(self) -> "Scene | None":

@@ -1,6 +1,7 @@
 """Training objectives and their parts, selected in a config by class name."""
 
 from captioning.objectives.base import Objective, OutputTerm
+from captioning.objectives.box_supervision import BoxSupervision
 from captioning.objectives.cross_entropy import CrossEntropy
 from captioning.objectives.estimators import (
     GradientEstimator,
@@ -19,6 +20,7 @@ from captioning.objectives.weighted_sum import WeightAnchor, WeightedSum
 
 __all__ = [
     "BeamRollout",
+    "BoxSupervision",
     "CrossEntropy",
     "Distillation",
     "DoublyStochastic",

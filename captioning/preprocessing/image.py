@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from captioning.preprocessing.arrays import array_to_image, tensor_to_image
 from captioning.preprocessing.color import to_srgb
@@ -80,6 +80,17 @@ def source_name(source: ImageInput) -> str:
     return str(source) if isinstance(source, str | os.PathLike) else "image"
 
 
+def read_image_size(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Width and height of an image file with its EXIF orientation, read without decoding the pixels."""
+    try:
+        with _open_file(path) as image:
+            width, height = image.size
+            is_rotated = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+    except (OSError, Image.DecompressionBombError) as error:
+        raise CaptioningError(f"{path}: cannot be read as an image ({error}); save it as JPEG or PNG") from None
+    return (height, width) if is_rotated else (width, height)
+
+
 def _open_file(content: str | os.PathLike[str] | bytes) -> Image.Image:
     """Open a file with Pillow, or with pillow-heif if its content is HEIF."""
     file = io.BytesIO(content) if isinstance(content, bytes) else content
@@ -118,6 +129,10 @@ class Box(NamedTuple):
     top: float
     right: float
     bottom: float
+
+    @property
+    def area(self) -> float:
+        return (self.right - self.left) * (self.bottom - self.top)
 
     def contains(self, x: float, y: float) -> bool:
         return self.left <= x <= self.right and self.top <= y <= self.bottom

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
-from captioning.preprocessing.image import Box, ImageTransform, open_image
+from captioning.preprocessing.image import Box, ImageTransform, open_image, read_image_size
 from captioning.utils.errors import CaptioningError
 
 PLAIN = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
@@ -166,3 +166,19 @@ def test_heic_without_pillow_heif_names_the_package(monkeypatch: pytest.MonkeyPa
 def test_an_empty_image_is_refused() -> None:
     with pytest.raises(CaptioningError, match="no pixels"):
         open_image(Image.new("RGB", (0, 4)))
+
+
+@pytest.mark.parametrize(("orientation", "size"), [(None, (40, 30)), (3, (40, 30)), (6, (30, 40))])
+def test_image_size_without_decoding(tmp_path: Path, orientation: int | None, size: tuple[int, int]) -> None:
+    exif = Image.Exif()
+    if orientation is not None:
+        exif[0x0112] = orientation
+    Image.new("RGB", (40, 30)).save(tmp_path / "a.jpg", exif=exif)
+    assert read_image_size(tmp_path / "a.jpg") == open_image(tmp_path / "a.jpg").size == size
+
+
+def test_image_size_of_a_file_that_is_no_image(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_text("text")
+    for name in ("a.jpg", "b.jpg"):
+        with pytest.raises(CaptioningError, match=f"{name}: cannot be read as an image"):
+            read_image_size(tmp_path / name)
