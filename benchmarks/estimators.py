@@ -1,285 +1,308 @@
-"""Bias and variance of hard attention's estimators against the exact gradient: ``make bench-estimators``.
+"""Bias and variance of the gradient estimators of hard attention against the exact gradient: ``make bench-estimators``.
 
-On a tiny case (nine places, captions of one to three words) all sequences of places can be enumerated, so the bound
-L_s and its gradient are known exactly. Every estimator is then asked tens of thousands of times.
+In a tiny case (nine locations, captions of one to three words) all location sequences can be enumerated, so the bound
+L_s and its gradient are known exactly. Each estimator is then evaluated thousands of times.
 """
 
 import argparse
 import itertools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from captioning.preprocessing.text import Vocabulary
 from torch import Tensor
 from tqdm import tqdm
 
-from captioning.models import attention
+from captioning.models.attention import AttentionFn, AttentionOutput, attend_at, attend_expectation
 from captioning.models.decoder import Decoder
-from captioning.objectives import losses
+from captioning.objectives import (
+    LearnedBaseline,
+    LeaveOneOut,
+    Reinforce,
+    StraightThroughGumbel,
+    TopKMarginalized,
+    VariationalBound,
+)
+from captioning.objectives.attention_rollout import AttentionRollout
+from captioning.objectives.base import caption_nll
+from captioning.objectives.variational_bound import BoundEstimate
+from captioning.preprocessing.vocabulary import Vocabulary
 
 Gradients = dict[str, Tensor]
+LENGTHS = (3, 1, 2, 3)  # they differ by a factor of three, like those of nine in ten captions of Flickr8k
 
 
 class Case(NamedTuple):
-    """A decoder with random weights, and a batch for it to read."""
+    """A decoder with random weights, and a batch."""
 
     decoder: Decoder
-    annotations: Tensor  # (B, L, D)
-    words: Tensor  # (B, C, T+1)
+    features: Tensor  # (B, L, D)
+    token_ids: Tensor  # (B, C, T+1)
     lengths: Tensor  # (B, C)
+
+    @property
+    def num_captions(self) -> int:
+        return self.lengths.numel()
 
 
 class Moments(NamedTuple):
-    """What many estimates of a gradient have been like."""
+    """Moments of a gradient estimate."""
 
     mean: Gradients
-    variance: Gradients  # of one estimate, from one reading of the batch
-    error: Gradients  # standard error of the mean
+    variance: Gradients  # of one estimate from one pass over the batch
+    standard_error: Gradients  # of the mean
 
 
-# They differ threefold, as those of nine in ten of Flickr8k's captions do.
-LENGTHS = (3, 1, 2, 3)
-
-
-def make_case(seed: int, places: int, lengths: Sequence[int] = LENGTHS, **settings) -> Case:
-    """Two pictures with two captions each, so many words long, in double precision."""
+def make_case(seed: int, num_locations: int, lengths: Sequence[int] = LENGTHS, **settings) -> Case:
+    """Two images with two captions each, in double precision."""
     torch.manual_seed(seed)
-    words, width = 9, 4
+    vocabulary_size, feature_size = 9, 4
     sizes = {"embedding_size": 4, "hidden_size": 5, "attention_size": 4, "dropout": 0.0, "attention": "hard"}
-    decoder = Decoder(words, width, places, **{**sizes, **settings}).double()
-    with torch.no_grad():  # wider than they begin, as if something had been learnt: maps and rewards differ
+    decoder = Decoder(vocabulary_size, feature_size, num_locations, **{**sizes, **settings}).double()
+    with torch.no_grad():  # larger than the initialization, so that attention weights and rewards differ
         for parameter in decoder.parameters():
             parameter.normal_(std=0.8)
-    ids = torch.full((2, 2, max(lengths) + 1), Vocabulary.PAD)
-    for (picture, caption), length in zip(itertools.product(range(2), range(2)), lengths, strict=True):
-        inner = torch.randint(4, words, (length - 1,)).tolist()
-        sentence = torch.tensor([Vocabulary.START, *inner, Vocabulary.END])
-        ids[picture, caption, : len(sentence)] = sentence
-    annotations = torch.randn(2, places, width, dtype=torch.double)
-    return Case(decoder, annotations, ids, torch.tensor(lengths).view(2, 2))
+    token_ids = torch.full((2, 2, max(lengths) + 1), Vocabulary.PAD_ID)
+    for (image, caption), length in zip(itertools.product(range(2), range(2)), lengths, strict=True):
+        words = torch.randint(4, vocabulary_size, (length - 1,)).tolist()
+        token_ids[image, caption, : length + 1] = torch.tensor([Vocabulary.BOS_ID, *words, Vocabulary.EOS_ID])
+    features = torch.randn(2, num_locations, feature_size, dtype=torch.double)
+    return Case(decoder, features, token_ids, torch.tensor(lengths).view(2, 2))
 
 
-def exact(case: Case, expected: float = 0.0, entropy_weight: float = 0.0) -> Gradients:
-    """The gradient of −L_s, every sequence of places summed.
+def exact_gradient(
+    case: Case, expectation_prob: float = 0.0, entropy_weight: float = 0.0, score_function_weight: float = 1.0
+) -> Gradients:
+    """The gradient of −L_s, summed over all location sequences.
 
     Args:
-        case: what is read.
-        expected: share of the loss that the coin's expectation makes up: (1 − share) L_s + share · log p(y | α, a).
-        entropy_weight: λ_e of Σ_s p(s) ∂H[α]: the paper's term leaves out how the places change H.
+        case: the case.
+        expectation_prob: weight of soft attention: (1 − prob) L_s + prob · log p(y | α, a).
+        entropy_weight: λ_e of Σ_s p(s) ∂H[α]; the effect of the locations on H is left out, as in the paper.
+        score_function_weight: λ_r.
     """
-    places = case.annotations.shape[1]
-    steps = int(case.lengths.max())
-    sequences = torch.tensor(list(itertools.product(range(places), repeat=steps)))  # (Q, T)
-    captions, count = case.words.shape[1], len(sequences)
-    words, lengths = (part.repeat_interleave(count, dim=1) for part in (case.words, case.lengths))
-    forced = iter(sequences.repeat(captions, 1).T)  # T × (C · Q,)
-
-    def choose(scores: Tensor, annotations: Tensor) -> attention.Look:
-        chosen = next(forced)[: scores.shape[1]].expand(scores.shape[:2])
-        return attention.attend_at(chosen, scores, annotations)
-
-    reading = case.decoder(case.annotations, words, lengths, choose)
-    sampled = losses.Sampled.of(reading, count, case.decoder.elsewhere)
-    chosen = sampled.attention_log_probs.gather(-1, sampled.places[..., None]).squeeze(-1)
-    # A caption that ends early has its sequences many times over, alike but for places that are never looked at.
-    copies = places ** (steps - case.lengths.flatten())[:, None]  # (B · C, 1)
-    chances = chosen.sum(-1).exp() / copies
-    bound = (chances * sampled.rewards.sum(-1)).sum()
-    entropies = -(sampled.attention_log_probs.exp() * sampled.attention_log_probs).sum((-1, -2))
-    entropy = (chances.detach() * entropies).sum()
-    by_expectation = case.decoder(case.annotations, case.words, case.lengths, attention.expect)
-    soft = losses.likelihood(by_expectation.logits, by_expectation.targets, 1)
-    loss = (1 - expected) * -bound + expected * soft - entropy_weight * entropy
-    return _gradients(case.decoder, loss / case.lengths.numel())
+    num_locations, num_steps = case.features.shape[1], int(case.lengths.max())
+    sequences = torch.tensor(list(itertools.product(range(num_locations), repeat=num_steps)))  # (Q, T)
+    count = len(sequences)
+    token_ids, lengths = (part.repeat_interleave(count, dim=1) for part in (case.token_ids, case.lengths))
+    locations = sequences.repeat(case.lengths.shape[1], 1).expand(len(case.features), -1, -1)  # (B, C · Q, T)
+    output = case.decoder(case.features, token_ids, lengths, forced(locations))
+    rollout = AttentionRollout(output, count, case.decoder)
+    log_probs = (rollout.sampled_log_probs * rollout.token_mask).sum(-1)  # (R, Q)
+    # A caption that ends early has each of its sequences several times, with different locations after its end.
+    num_copies = num_locations ** (num_steps - case.lengths.flatten())[:, None]
+    probs, rewards = log_probs.exp() / num_copies, rollout.rewards.sum(-1)
+    pathwise = (probs.detach() * rewards).sum()
+    score_function = (probs * rewards.detach()).sum()
+    entropy = (probs.detach() * rollout.entropies.sum(-1)).sum()
+    soft = case.decoder(case.features, case.token_ids, case.lengths, attend_expectation)
+    soft_nll = caption_nll(soft.logits, soft.targets, 1)
+    bound = pathwise + score_function_weight * score_function
+    loss = -(1 - expectation_prob) * bound + expectation_prob * soft_nll - entropy_weight * entropy
+    return gradients(case.decoder, loss / case.num_captions)
 
 
-def estimate(case: Case, hard: losses.HardLoss, copies: int, generator: torch.Generator) -> losses.HardParts:
-    """The loss whose gradient is the mean of so many estimates."""
-    annotations = case.annotations.repeat(copies, 1, 1)
-    words, lengths = (
-        part.repeat(copies, *(1 for _ in part.shape[1:])).repeat_interleave(hard.samples, dim=1)
-        for part in (case.words, case.lengths)
+def forced(locations: Tensor) -> AttentionFn:
+    """Attention function that attends to the given locations (B, C, T), one step per call."""
+    steps = iter(locations.unbind(-1))
+
+    def attention_fn(scores: Tensor, features: Tensor) -> AttentionOutput:
+        return attend_at(next(steps)[: scores.shape[0], : scores.shape[1]], scores, features)
+
+    return attention_fn
+
+
+def estimate(case: Case, objective: VariationalBound, copies: int, generator: torch.Generator) -> BoundEstimate:
+    """The mean of ``copies`` estimates."""
+    num_samples = objective.estimator.num_samples
+    features = case.features.repeat(copies, 1, 1)
+    token_ids, lengths = (
+        part.repeat(copies, *(1 for _ in part.shape[1:])).repeat_interleave(num_samples, dim=1)
+        for part in (case.token_ids, case.lengths)
     )
-    choose = hard.choose(hard.toss(len(annotations), generator), generator)
-    reading = case.decoder(annotations, words, lengths, choose)
-    return hard(losses.Sampled.of(reading, hard.samples, case.decoder.elsewhere), copies * case.lengths.numel())
+    mask = objective.sample_expectation_mask(len(features), generator)
+    output = case.decoder(features, token_ids, lengths, objective.attention_fn(mask, generator))
+    return objective.estimate(AttentionRollout(output, num_samples, case.decoder), copies * case.num_captions)
 
 
-def prepare(case: Case, seed: int = 0, **settings) -> losses.HardLoss:
-    """An estimator whose baseline has settled, and is held still from then on."""
-    hard = losses.HardLoss(hidden_size=5, **settings).double()
+def prepare(case: Case, objective: VariationalBound, seed: int = 0) -> VariationalBound:
+    """Fit the state of the objective (baseline, averages), and keep it fixed from then on."""
+    objective.estimator.setup(case.decoder.hidden_size)
+    objective = objective.double().train()
     generator = torch.Generator().manual_seed(seed)
-    learning = list(hard.parameters())
-    optimizer = torch.optim.Adam(learning, lr=0.05) if learning else None
+    parameters = list(objective.parameters())
+    optimizer = torch.optim.Adam(parameters, lr=0.05) if parameters else None
     for _ in range(300 if optimizer else 50):
-        total = estimate(case, hard, 50, generator).total
+        bound = estimate(case, objective, 50, generator)
         if optimizer:
             optimizer.zero_grad()
-            for parameter, gradient in zip(learning, torch.autograd.grad(total, learning), strict=True):
-                parameter.grad = gradient
+            bound.terms["baseline"].backward()
             optimizer.step()
-    return hard.eval()
+    return objective.eval()
 
 
-def moments(case: Case, hard: losses.HardLoss, batches: int, copies: int, seed: int = 0) -> Moments:
-    """Mean and variance over ``batches`` gradients, each the mean of ``copies`` estimates."""
+def moments(case: Case, objective: VariationalBound, num_batches: int, copies: int, seed: int = 0) -> Moments:
+    """Moments of ``num_batches`` gradients, each the mean of ``copies`` estimates."""
     generator = torch.Generator().manual_seed(seed)
-    gradients = [_gradients(case.decoder, estimate(case, hard, copies, generator).total) for _ in range(batches)]
-    stacked = {name: torch.stack([one[name] for one in gradients]) for name in gradients[0]}
-    spread = {name: values.var(dim=0) for name, values in stacked.items()}
+    samples = [gradients(case.decoder, estimate(case, objective, copies, generator).loss) for _ in range(num_batches)]
+    stacked = {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+    variances = {name: values.var(dim=0) for name, values in stacked.items()}
     return Moments(
         mean={name: values.mean(dim=0) for name, values in stacked.items()},
-        variance={name: variance * copies for name, variance in spread.items()},
-        error={name: (variance / batches).sqrt() for name, variance in spread.items()},
+        variance={name: variance * copies for name, variance in variances.items()},
+        standard_error={name: (variance / num_batches).sqrt() for name, variance in variances.items()},
     )
 
 
-def bias(found: Moments, truth: Gradients) -> tuple[float, float]:
-    """|mean − exact| / |exact| over all parameters, and how much of it chance alone would give."""
-    size = _square(truth)
-    apart = sum(float((found.mean[name] - truth[name]).square().sum()) for name in truth)
-    return (apart / size) ** 0.5, (_square(found.error) / size) ** 0.5
+def relative_bias(estimated: Moments, exact: Gradients) -> tuple[float, float]:
+    """|mean − exact| / |exact| over all parameters, and its expectation for an unbiased estimator."""
+    squared_error = sum(float((estimated.mean[name] - exact[name]).square().sum()) for name in exact)
+    norm = _squared_norm(exact)
+    return (squared_error / norm) ** 0.5, (_squared_norm(estimated.standard_error) / norm) ** 0.5
 
 
-def _gradients(decoder: Decoder, loss: Tensor) -> Gradients:
+def gradients(decoder: Decoder, loss: Tensor) -> Gradients:
+    """The gradient of a loss for every parameter of the decoder."""
     names, parameters = zip(*decoder.named_parameters(), strict=True)
     return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
 
 
-def _square(tensors: Gradients) -> float:
+def _squared_norm(tensors: Gradients) -> float:
     return sum(float(tensor.square().sum()) for tensor in tensors.values())
 
 
-# The paper's comes first: the others are compared with it.
-CONTENDERS: dict[str, dict] = {
-    "reinforce": {"estimator": "reinforce", "expected": 0.0},
-    "reinforce, coin 1/2": {"estimator": "reinforce", "expected": 0.5},
-    "learned": {"estimator": "learned", "expected": 0.0},
-    "leave_one_out, 2 samples": {"estimator": "leave_one_out", "samples": 2, "expected": 0.0},
-    "leave_one_out, 4 samples": {"estimator": "leave_one_out", "samples": 4, "expected": 0.0},
-    "top_k, K = 2": {"estimator": "top_k", "candidates": 2, "expected": 0.0},
-    "top_k, K = 4": {"estimator": "top_k", "candidates": 4, "expected": 0.0},
-    "gumbel": {"estimator": "gumbel", "expected": 0.0},
-    "expectation (soft)": {"estimator": "reinforce", "expected": 1.0},
+# The paper's is first: the others are compared with it.
+ESTIMATORS: dict[str, Callable[[], VariationalBound]] = {
+    "Reinforce": lambda: VariationalBound(Reinforce(), expectation_prob=0.0),
+    "Reinforce, expectation 1/2": lambda: VariationalBound(Reinforce(), expectation_prob=0.5),
+    "LearnedBaseline": lambda: VariationalBound(LearnedBaseline(), expectation_prob=0.0),
+    "LeaveOneOut, 2 samples": lambda: VariationalBound(LeaveOneOut(2), expectation_prob=0.0),
+    "LeaveOneOut, 4 samples": lambda: VariationalBound(LeaveOneOut(4), expectation_prob=0.0),
+    "TopKMarginalized, k = 2": lambda: VariationalBound(TopKMarginalized(2), expectation_prob=0.0),
+    "TopKMarginalized, k = 4": lambda: VariationalBound(TopKMarginalized(4), expectation_prob=0.0),
+    "StraightThroughGumbel": lambda: VariationalBound(StraightThroughGumbel(), expectation_prob=0.0),
+    "expectation (soft)": lambda: VariationalBound(Reinforce(), expectation_prob=1.0),
 }
 
 
 class Row(NamedTuple):
-    """A line of the table; lists are over the cases."""
+    """A row of the table; lists are over the cases."""
 
     name: str
-    reads: int  # places looked at for each word
+    num_passes: int  # decoder passes per word
     milliseconds: float
     bias: list[float]
     noise: list[float]
-    variance: list[float]  # relative to the exact gradient's square
+    variance: list[float]  # relative to the squared norm of the exact gradient
 
 
-def measure(name: str, settings: dict, cases: list[Case], batches: int, copies: int) -> Row:
+def measure(name: str, cases: list[Case], num_batches: int, copies: int) -> Row:
+    """Bias and variance of an estimator in all cases."""
     biases, noises, variances = [], [], []
     for case in cases:
-        hard = prepare(case, **settings)
-        truth, found = exact(case), moments(case, hard, batches, copies)
-        apart, noise = bias(found, truth)
-        biases.append(apart)
+        objective = prepare(case, ESTIMATORS[name]())
+        exact, estimated = exact_gradient(case), moments(case, objective, num_batches, copies)
+        bias, noise = relative_bias(estimated, exact)
+        biases.append(bias)
         noises.append(noise)
-        variances.append(sum(float(part.sum()) for part in found.variance.values()) / _square(truth))
-    others_read = hard.candidates if settings["estimator"] == "top_k" else 0
-    return Row(name, hard.samples * (1 + others_read), 0.0, biases, noises, variances)
+        variances.append(sum(float(part.sum()) for part in estimated.variance.values()) / _squared_norm(exact))
+    estimator = ESTIMATORS[name]().estimator
+    num_alternatives = estimator.k if isinstance(estimator, TopKMarginalized) else 0
+    return Row(name, estimator.num_samples * (1 + num_alternatives), 0.0, biases, noises, variances)
 
 
 def time_all(repeats: int) -> dict[str, float]:
-    """Milliseconds of a training step of each contender, at the size of configs/shapes-hard.yaml; taken in turns."""
+    """Median milliseconds of a training step at the size of configs/shapes-hard.yaml, measured in alternation."""
     torch.manual_seed(0)
-    decoder = Decoder(
-        40, 64, 64, embedding_size=64, hidden_size=128, attention_size=64, score="scaled_dot", attention="hard"
-    )
+    sizes = {"embedding_size": 64, "hidden_size": 128, "attention_size": 64, "attention_score": "scaled_dot"}
+    decoder = Decoder(40, 64, 64, attention="hard", **sizes)
     lengths = torch.randint(6, 16, (16, 5)).sort(dim=0, descending=True).values
     case = Case(decoder, torch.randn(16, 64, 64), torch.randint(4, 40, (16, 5, 16)), lengths)
-    hards = {name: losses.HardLoss(hidden_size=128, **settings) for name, settings in CONTENDERS.items()}
+    objectives = {name: make_objective() for name, make_objective in ESTIMATORS.items()}
+    for objective in objectives.values():
+        objective.estimator.setup(decoder.hidden_size)
     generator = torch.Generator().manual_seed(0)
-    times: dict[str, list[float]] = {name: [] for name in hards}
+    times: dict[str, list[float]] = {name: [] for name in objectives}
     for _ in range(repeats):
-        for name, hard in hards.items():
-            begin = time.perf_counter()
-            estimate(case, hard, 1, generator).total.backward()
-            times[name].append(time.perf_counter() - begin)
-    return {name: 1000 * statistics.median(taken) for name, taken in times.items()}
+        for name, objective in objectives.items():
+            start = time.perf_counter()
+            estimate(case, objective, 1, generator).loss.backward()
+            times[name].append(time.perf_counter() - start)
+    return {name: 1000 * statistics.median(values) for name, values in times.items()}
 
 
 def table(rows: list[Row]) -> str:
-    """Variance at equal cost, the paper's being 1: by places read, and by time."""
+    """Variance at equal cost, by decoder passes and by time; that of the paper's estimator is 1."""
     paper = rows[0]
     lines = [
-        f"{'':26} {'bias':>13} {'noise':>6} {'reads':>6} {'ms':>6}   variance at equal cost, paper = 1",
-        f"{'':26} {'':>13} {'':>6} {'':>6} {'':>6}   {'by reads':>20} {'by time':>10}",
+        f"{'':26} {'bias':>13} {'noise':>6} {'passes':>6} {'ms':>6}   variance at equal cost, Reinforce = 1",
+        f"{'':26} {'':>13} {'':>6} {'':>6} {'':>6}   {'by passes':>20} {'by time':>10}",
     ]
     for row in rows:
-        by_reads = relative(row, paper)
-        by_time = statistics.median(by_reads) / row.reads * row.milliseconds / paper.milliseconds
+        by_passes = relative_variance(row, paper)
+        by_time = statistics.median(by_passes) / row.num_passes * row.milliseconds / paper.milliseconds
         lines.append(
-            f"{row.name:26} {statistics.median(row.bias):13.3f} {statistics.median(row.noise):6.3f} {row.reads:6d} "
-            f"{row.milliseconds:6.1f}   {statistics.median(by_reads):6.3f} ({min(by_reads):.3f}-{max(by_reads):.3f}) "
-            f"{by_time:10.3f}"
+            f"{row.name:26} {statistics.median(row.bias):13.3f} {statistics.median(row.noise):6.3f} "
+            f"{row.num_passes:6d} {row.milliseconds:6.1f}   "
+            f"{statistics.median(by_passes):6.3f} ({min(by_passes):.3f}-{max(by_passes):.3f}) {by_time:10.3f}"
         )
     return "\n".join(lines)
 
 
-def relative(row: Row, paper: Row) -> list[float]:
-    """For each case how the variance of as many estimates as the same number of places read allows compares."""
-    return [own * row.reads / (other * paper.reads) for own, other in zip(row.variance, paper.variance, strict=True)]
+def relative_variance(row: Row, paper: Row) -> list[float]:
+    """Per case, the variance of as many estimates as equal decoder passes allow, relative to ``paper``."""
+    return [
+        own * row.num_passes / (other * paper.num_passes)
+        for own, other in zip(row.variance, paper.variance, strict=True)
+    ]
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """A bar for the median, a dot for each case; orange where the mean is not the exact gradient."""
+    """Bars are medians, dots are cases; orange marks a biased estimator."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
-    for place, row in enumerate(rows):
-        ratios = relative(row, rows[0])
-        biased = statistics.median(row.bias) > 2 * statistics.median(row.noise)
+    for index, row in enumerate(rows):
+        ratios = relative_variance(row, rows[0])
+        is_biased = statistics.median(row.bias) > 2 * statistics.median(row.noise)
         for axes, values in ((left, ratios), (right, row.bias)):
-            axes.barh(place, statistics.median(values), color="tab:orange" if biased else "tab:blue", alpha=0.6)
-            axes.plot(values, [place] * len(values), "k.", markersize=4)
-        right.plot([statistics.median(row.noise)] * 2, [place - 0.4, place + 0.4], color="tab:red")
+            axes.barh(index, statistics.median(values), color="tab:orange" if is_biased else "tab:blue", alpha=0.6)
+            axes.plot(values, [index] * len(values), "k.", markersize=4)
+        right.plot([statistics.median(row.noise)] * 2, [index - 0.4, index + 0.4], color="tab:red")
     left.axvline(1 / 3, color="grey", linestyle=":")
     left.set_yticks(range(len(rows)), [row.name for row in rows])
     left.invert_yaxis()
-    left.set_title("variance at equal cost (places read), the paper's = 1\ndotted: a third of it")
-    right.set_title("bias, relative to the exact gradient\nred: what chance alone gives")
+    left.set_title("variance at equal cost (decoder passes), Reinforce = 1\ndotted: one third")
+    right.set_title("bias, relative to the norm of the exact gradient\nred: noise floor of the measurement")
     figure.savefig(path, dpi=110)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plot", type=Path, default=Path("docs/estimators.png"), help="where the plot goes")
-    parser.add_argument("--cases", type=int, default=8, help="random cases; the table gives their median (default 8)")
-    parser.add_argument("--batches", type=int, default=60, help="of 100 estimates each, for each case (default 60)")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.estimators", description=__doc__.splitlines()[0])
+    parser.add_argument("--plot", type=Path, default=Path("docs/estimators.png"), help="file of the plot")
+    parser.add_argument("--num-cases", type=int, default=8, help="random cases; the table has medians (default 8)")
+    parser.add_argument("--num-batches", type=int, default=60, help="of 100 estimates each, per case (default 60)")
     parser.add_argument(
         "--lengths",
         type=int,
         nargs=4,
         default=LENGTHS,
         metavar="N",
-        help="words of the four captions (default 3 1 2 3)",
+        help="number of tokens of the four captions (default 3 1 2 3)",
     )
     options = parser.parse_args()
-    torch.set_num_threads(1)  # the case is so small that threads would only wait for each other
-    cases = [make_case(seed, 9, options.lengths) for seed in range(options.cases)]
-    rows = [
-        measure(name, settings, cases, options.batches, copies=100)
-        for name, settings in tqdm(CONTENDERS.items(), unit="estimator")
-    ]
+    torch.set_num_threads(1)  # the case is so small that more threads only wait for each other
+    cases = [make_case(seed, 9, options.lengths) for seed in range(options.num_cases)]
+    rows = [measure(name, cases, options.num_batches, copies=100) for name in tqdm(ESTIMATORS, unit="estimator")]
     times = time_all(repeats=15)
     rows = [row._replace(milliseconds=times[row.name]) for row in rows]
-    print(f"{options.cases} random cases of {cases[0].annotations.shape[1]} places; medians over the cases\n")
+    print(f"{options.num_cases} random cases of {cases[0].features.shape[1]} locations; medians over the cases\n")
     print(table(rows))
     options.plot.parent.mkdir(parents=True, exist_ok=True)
     plot(rows, options.plot)

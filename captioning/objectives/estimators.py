@@ -9,98 +9,28 @@ Shapes: R captions, S sampled location sequences per caption, T tokens, L locati
 
 import functools
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from captioning.models.attention import AttentionFn, attend_sample, attend_straight_through_gumbel
-from captioning.models.decoder import Decoder, DecoderOutput
-from captioning.objectives.base import check_fraction, check_minimum
-
-
-@dataclass(frozen=True)
-class AttentionRollout:
-    """R captions under teacher forcing, each with S sampled location sequences; zero after the end of a caption."""
-
-    rewards: Tensor  # (R, S, T), log p(y_t | s_≤t)
-    token_mask: Tensor  # (R, S, T)
-    locations: Tensor  # (R, S, T), s_t; -1 where all locations contribute
-    attention_log_probs: Tensor  # (R, S, T, L), log α
-    hidden: Tensor  # (R, S, T, H), the hidden state that computed the attention scores
-    output: DecoderOutput
-    decoder: Decoder
-    label_smoothing: float
-
-    @classmethod
-    def from_decoder_output(
-        cls, output: DecoderOutput, num_samples: int, decoder: Decoder, label_smoothing: float = 0.0
-    ) -> "AttentionRollout":
-        """Build from the decoder output of (B, C · S) captions, the S samples of a caption next to each other.
-
-        Args:
-            output: output of a decoder with hard attention.
-            num_samples: S.
-            decoder: the decoder.
-            label_smoothing: label smoothing of the reward.
-        """
-        trace = output.attention_trace
-        assert trace is not None
-        spread = functools.partial(_spread, output, num_samples)
-        return cls(
-            rewards=spread(_log_probs(output.logits, output.targets, label_smoothing)),
-            token_mask=spread(torch.ones_like(output.targets, dtype=torch.bool)),
-            locations=spread(trace.locations),
-            attention_log_probs=spread(trace.attention_log_probs),
-            hidden=spread(trace.state.hidden),
-            output=output,
-            decoder=decoder,
-            label_smoothing=label_smoothing,
-        )
-
-    @property
-    def is_sampled(self) -> Tensor:
-        """(R, S, T), true for tokens with a sampled location, false for the expectation and for padding."""
-        return (self.locations >= 0) & self.token_mask
-
-    def log_prob_at(self, locations: Tensor) -> Tensor:
-        """log p(y_t | s_<t, s_t = k) for each of K given locations.
-
-        Args:
-            locations: (R, S, T, K).
-
-        Returns:
-            log-probabilities (R, S, T, K).
-        """
-        trace = self.output.attention_trace
-        assert trace is not None
-        grid = self.output.attention_weights.shape[:3]  # B, C · S, T
-        token_locations = locations.view(*grid, -1)[trace.token_index.unbind(1)]  # (N, K)
-        logits = self.decoder.logits_at_locations(trace, token_locations).mT  # (N, V, K)
-        targets = self.output.targets[:, None].expand_as(token_locations)
-        return _spread(self.output, self.rewards.shape[1], _log_probs(logits, targets, self.label_smoothing))
-
-
-def _spread(output: DecoderOutput, num_samples: int, values: Tensor) -> Tensor:
-    """Arrange values of the N tokens (N, …) as (R, S, T, …)."""
-    assert output.attention_trace is not None
-    index = output.attention_trace.token_index.unbind(1)
-    padded = values.new_zeros(*output.attention_weights.shape[:3], *values.shape[1:]).index_put(index, values)
-    return padded.reshape(-1, num_samples, *padded.shape[2:])
-
-
-def _log_probs(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    return -F.cross_entropy(logits, targets, reduction="none", label_smoothing=label_smoothing)
+from captioning.objectives.attention_rollout import AttentionRollout
+from captioning.objectives.base import check_minimum
+from captioning.objectives.moving_average import MovingAverage
+from captioning.utils.errors import CaptioningError
 
 
 class Estimate(NamedTuple):
-    """∂ L_s ≈ ∂ pathwise + (returns − baseline) ∂ log α_{s_t}, summed over tokens."""
+    """∂ L_s ≈ ∂ pathwise + (returns − baseline) ∂ log α_{s_t} + ∂ marginal, summed over tokens.
+
+    The second and the third part are the score-function term, which λ_r multiplies.
+    """
 
     pathwise: Tensor  # (R, S, T), differentiated as it is
     returns: Tensor  # (R, S, T), reward attributed to the sampled location
-    baseline: Tensor  # (R, S, T), independent of the sampled location
+    baseline: Tensor  # (R, S, T), independent of the sampled location; equal to the returns for no update
+    marginal: Tensor | None = None  # (R, S, T), part of the score-function term that is summed over locations exactly
     baseline_loss: Tensor | None = None  # scalar, trains a learned baseline
 
 
@@ -150,32 +80,29 @@ class Reinforce(GradientEstimator):
     """The estimator of the paper: the return of each location is log p(y | s, a) of the whole caption, the baseline a
     moving average of it (eqs 11-12).
 
+    The average starts at the mean return of the first batch, whose score-function term is zero: a baseline of 0 would
+    lower the probability of every sampled location until the average reaches the reward.
+
     Args:
         decay: factor of the old value in b ← decay · b + (1 − decay) · log p(y | s, a).
         num_samples: S, number of sampled location sequences per caption.
         score_function_weight: λ_r; 1 gives the gradient of the bound.
     """
 
-    baseline: Tensor
-
     def __init__(self, decay: float = 0.9, num_samples: int = 1, score_function_weight: float = 1.0) -> None:
         super().__init__(num_samples, score_function_weight)
-        check_fraction("Reinforce.decay", decay)
-        self.decay = decay
-        self.register_buffer("baseline", torch.zeros(()))  # b, saved in checkpoints
+        if not 0 <= decay < 1:
+            raise CaptioningError(f"Reinforce.decay is {decay}: must be at least 0 and less than 1")
+        self.average_return = MovingAverage(decay)  # b
 
     def estimate(self, rollout: AttentionRollout) -> Estimate:
         returns = rollout.rewards.sum(dim=-1, keepdim=True).expand_as(rollout.rewards)
-        return Estimate(rollout.rewards, returns, self.baseline.expand_as(returns))
+        is_initialized = self.average_return.num_updates > 0
+        return Estimate(rollout.rewards, returns, torch.where(is_initialized, self.average_return.value, returns))
 
-    @torch.no_grad()
     def update(self, rollout: AttentionRollout) -> None:
         """Move the baseline toward the mean over the captions with sampled locations."""
-        is_sampled = rollout.is_sampled[..., 0]  # (R, S)
-        count = is_sampled.sum()
-        mean = (rollout.rewards.sum(-1) * is_sampled).sum() / count.clamp(min=1)
-        updated = self.decay * self.baseline + (1 - self.decay) * mean
-        self.baseline.copy_(torch.where(count > 0, updated, self.baseline))
+        self.average_return.update(rollout.rewards.sum(-1), rollout.is_sampled[..., 0])
 
 
 class LeaveOneOut(GradientEstimator):
@@ -197,30 +124,43 @@ class LeaveOneOut(GradientEstimator):
 
 
 class LearnedBaseline(GradientEstimator):
-    """REINFORCE with rewards-to-go and a learned baseline, linear in the hidden state and in the tokens left.
+    """REINFORCE with rewards-to-go and a learned baseline: the tokens left times the moving average of the reward per
+    token, plus a correction that is linear in the hidden state and in the tokens left.
 
     Args:
         num_samples: S, number of sampled location sequences per caption.
         score_function_weight: λ_r; 1 gives the gradient of the bound.
+        warmup_steps: number of training steps, from the first with sampled locations, in which only the baseline is
+            fitted and the score-function term is zero.
     """
 
     value_head: nn.Linear
 
-    def __init__(self, num_samples: int = 1, score_function_weight: float = 1.0) -> None:
+    def __init__(self, num_samples: int = 1, score_function_weight: float = 1.0, warmup_steps: int = 50) -> None:
         super().__init__(num_samples, score_function_weight)
+        check_minimum("LearnedBaseline.warmup_steps", warmup_steps, 0)
+        self.warmup_steps = warmup_steps
+        self.average_reward = MovingAverage(decay=0.9)
 
     def setup(self, hidden_size: int) -> None:
         self.value_head = nn.Linear(hidden_size, 2)
 
     def estimate(self, rollout: AttentionRollout) -> Estimate:
-        offset, per_token = self.value_head(rollout.hidden.detach()).unbind(-1)  # (R, S, T) each
+        hidden = rollout.arrange(rollout.trace.state.hidden.detach())  # (R, S, T, H)
+        offset, per_token = self.value_head(hidden).unbind(-1)  # (R, S, T) each
         tokens_left = rewards_to_go(rollout.token_mask)
-        baseline = (offset + per_token * tokens_left) * rollout.token_mask
+        baseline = (offset + (per_token + self.average_reward.value) * tokens_left) * rollout.token_mask
         returns = rewards_to_go(rollout.rewards)
         errors = (returns.detach() - baseline) / tokens_left.clamp(min=1) * rollout.is_sampled
         # A mean over tokens: the gradient norm is clipped over all parameters, and the head must not dominate it.
         baseline_loss = errors.square().sum() / rollout.token_mask.sum()
-        return Estimate(rollout.rewards, returns, baseline, baseline_loss)
+        is_fitted = self.average_reward.num_updates >= self.warmup_steps
+        return Estimate(
+            rollout.rewards, returns, torch.where(is_fitted, baseline, returns), baseline_loss=baseline_loss
+        )
+
+    def update(self, rollout: AttentionRollout) -> None:
+        self.average_reward.update(rollout.rewards, rollout.is_sampled)
 
 
 class StraightThroughGumbel(GradientEstimator):
@@ -259,8 +199,8 @@ class TopKMarginalized(GradientEstimator):
         self.k = k
 
     def estimate(self, rollout: AttentionRollout) -> Estimate:
-        num_locations = rollout.attention_log_probs.shape[-1]
-        log_probs, locations = rollout.attention_log_probs.topk(min(self.k, num_locations))  # (R, S, T, K)
+        attention_log_probs = rollout.arrange(rollout.trace.attention_log_probs)  # (R, S, T, L)
+        log_probs, locations = attention_log_probs.topk(min(self.k, attention_log_probs.shape[-1]))  # (R, S, T, K)
         rewards = rollout.log_prob_at(locations)  # (R, S, T, K)
         is_expectation = rollout.locations < 0
         # Samples among the K locations are part of the exact sum already.
@@ -273,7 +213,8 @@ class TopKMarginalized(GradientEstimator):
         marginal = (log_probs.exp() * advantages).sum(-1).masked_fill(is_expectation, 0.0)
         later = rewards_to_go(read) - read
         return Estimate(
-            pathwise=read + self.score_function_weight * marginal,  # marginal is part of the score-function term
+            pathwise=read,
             returns=later + is_outside * rollout.rewards,
             baseline=leave_one_out_mean(later) + is_outside * mean_reward.detach(),
+            marginal=marginal,
         )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from captioning.datasets.batch import Batch
 from captioning.models.attention import AttentionFn, attend_expectation, attend_mixed
+from captioning.objectives.attention_rollout import AttentionRollout
 from captioning.objectives.base import (
     CaptionModel,
     LossOutput,
@@ -22,21 +23,25 @@ from captioning.objectives.base import (
     setup_terms,
     zero_loss,
 )
-from captioning.objectives.estimators import AttentionRollout, GradientEstimator
+from captioning.objectives.diagnostics import ArgmaxProbe, gradient_norm
+from captioning.objectives.estimators import GradientEstimator
+from captioning.objectives.moving_average import MovingAverage
 from captioning.objectives.scheduled_sampling import scheduled_inputs
 from captioning.utils.errors import CaptioningError
 
 ExpectationUnit = Literal["image", "batch"]
+_ADVANTAGE_DECAY = 0.99  # a slow average: the scale must not follow the advantages of single batches
 
 
 class BoundEstimate(NamedTuple):
-    """A loss whose gradient estimates that of −L_s, and its parts; all scalars."""
+    """Loss terms whose gradients add up to an estimate of the gradient of −L_s, and statistics; all scalars."""
 
-    loss: Tensor
-    score_function_term: Tensor  # (b − returns) log α_s, without λ_r
-    reward: Tensor  # log p(y | s, a)
-    baseline: Tensor
-    attention_entropy: Tensor  # H[α], mean over tokens
+    terms: dict[str, Tensor]  # pathwise, score_function, and if they exist entropy and baseline; with their weights
+    statistics: dict[str, Tensor]  # detached
+
+    @property
+    def loss(self) -> Tensor:
+        return torch.stack(list(self.terms.values())).sum()
 
 
 class VariationalBound(Objective):
@@ -51,6 +56,9 @@ class VariationalBound(Objective):
         expectation_prob: probability that sampled locations are replaced by their expectation, as in soft attention.
         expectation_unit: draw this decision once per ``image`` (the paper) or per ``batch`` (the authors' code).
         soft_warmup: fraction of the training, from its start, that uses the expectation only.
+        normalize_advantages: divide the advantages (reward − baseline) by the square root of a moving average of their
+            square, so that λ_r has the same effect for any caption length and vocabulary. The average is over earlier
+            batches: the score-function term keeps its expectation up to a positive factor.
         terms: penalties that are added to the loss.
     """
 
@@ -63,6 +71,7 @@ class VariationalBound(Objective):
         expectation_prob: float = 0.5,
         expectation_unit: ExpectationUnit = "image",
         soft_warmup: float = 0.0,
+        normalize_advantages: bool = False,
         terms: Sequence[OutputTerm] = (),
     ) -> None:
         super().__init__()
@@ -80,6 +89,9 @@ class VariationalBound(Objective):
         self.expectation_prob = expectation_prob
         self.expectation_unit = expectation_unit
         self.soft_warmup = soft_warmup
+        self.normalize_advantages = normalize_advantages
+        self.advantage_square = MovingAverage(_ADVANTAGE_DECAY)
+        self._probe: ArgmaxProbe | None = None
         self.terms = nn.ModuleList(terms)
 
     def setup(self, model: CaptionModel) -> None:
@@ -94,6 +106,8 @@ class VariationalBound(Objective):
     def forward(self, model: CaptionModel, features: Tensor, batch: Batch, step: StepContext) -> LossOutput:
         if self.soft_warmup and step.require_progress("soft_warmup") < self.soft_warmup:
             return self._warmup_loss(model, features, batch, step)
+        if self._probe is None:
+            self._probe = ArgmaxProbe(model.decoder, features, batch)
         generator = step.make_generator()
         expectation_mask = self.sample_expectation_mask(len(features), generator)  # (B,)
         inputs = scheduled_inputs(model.decoder, features, batch, self.scheduled_sampling, step, attend_expectation)
@@ -102,21 +116,19 @@ class VariationalBound(Objective):
             for ids in (batch.token_ids, batch.lengths, inputs)
         )
         output = model.decoder(features, token_ids, lengths, self.attention_fn(expectation_mask, generator), inputs)
-        rollout = AttentionRollout.from_decoder_output(
-            output, self.estimator.num_samples, model.decoder, self.label_smoothing
-        )
+        rollout = AttentionRollout(output, self.estimator.num_samples, model.decoder, self.label_smoothing)
         bound = self.estimate(rollout, batch.num_captions)
         loss, term_metrics = add_terms(bound.loss, self.terms, output, features, batch)
         metrics = {
-            "nll": -bound.reward,
-            "reward": bound.reward,
-            "baseline": bound.baseline,
-            "attention_entropy": bound.attention_entropy,
+            "nll": -bound.statistics["reward"],
+            **bound.statistics,
             "expectation_fraction": expectation_mask.float().mean(),
             **term_metrics,
         }
         if step.should_log:
-            metrics["score_function_grad_norm"] = self._score_function_grad_norm(model, bound)
+            modules = (model.encoder, model.decoder, self.estimator)
+            metrics |= {f"{name}_grad_norm": gradient_norm(term, modules) for name, term in bound.terms.items()}
+            metrics["argmax_changed"] = self._probe.update(model.decoder)
         return LossOutput(loss, metrics)
 
     def _warmup_loss(self, model: CaptionModel, features: Tensor, batch: Batch, step: StepContext) -> LossOutput:
@@ -148,40 +160,33 @@ class VariationalBound(Objective):
             rollout: teacher-forced captions with sampled locations.
             num_captions: number of captions, without their S samples.
         """
-        pathwise, returns, baseline, baseline_loss = self.estimator.estimate(rollout)
-        attention_log_probs = rollout.attention_log_probs  # (R, S, T, L)
-        sampled_log_probs = attention_log_probs.gather(-1, rollout.locations.clamp(min=0)[..., None]).squeeze(-1)
+        pathwise, returns, baseline, marginal, baseline_loss = self.estimator.estimate(rollout)
         advantages = (returns - baseline).detach() * rollout.is_sampled  # (R, S, T)
-        entropies = -(attention_log_probs.exp() * attention_log_probs).sum(-1)  # (R, S, T), 0 for padding
+        score_function = advantages * rollout.sampled_log_probs
+        if marginal is not None:
+            score_function = score_function + marginal
 
         count = num_captions * self.estimator.num_samples
-        score_function_term = -(advantages * sampled_log_probs).sum() / count
-        loss = (
-            -pathwise.sum() / count
-            + self.estimator.score_function_weight * score_function_term
-            - self.entropy_weight * entropies.sum() / count
-        )
+        weight = self.estimator.score_function_weight * self._advantage_scale()
+        terms = {"pathwise": -pathwise.sum() / count, "score_function": -weight * score_function.sum() / count}
+        if self.entropy_weight:
+            terms["entropy"] = -self.entropy_weight * rollout.entropies.sum() / count
         if baseline_loss is not None:
-            loss = loss + baseline_loss
-        estimate = BoundEstimate(
-            loss=loss,
-            score_function_term=score_function_term,
-            reward=rollout.rewards.detach().sum(-1).sum() / count,
-            baseline=(baseline.detach() * rollout.token_mask)[..., 0].sum() / count,
-            attention_entropy=entropies.detach().sum() / rollout.token_mask.sum(),
-        )
+            terms["baseline"] = baseline_loss
+        sampled = advantages[rollout.is_sampled]
+        statistics = {
+            "reward": rollout.rewards.sum() / count,
+            "baseline": (baseline * rollout.token_mask)[..., 0].sum() / count,
+            "advantage_variance": sampled.var(correction=0) if len(sampled) else sampled.sum(),
+            "attention_entropy": rollout.entropies.sum() / rollout.token_mask.sum(),
+        }
         if self.training:
             self.estimator.update(rollout)
-        return estimate
+            self.advantage_square.update(advantages.square(), advantages != 0)
+        return BoundEstimate(terms, {name: value.detach() for name, value in statistics.items()})
 
-    def _score_function_grad_norm(self, model: CaptionModel, bound: BoundEstimate) -> Tensor:
-        """Norm of the gradient of the score-function term. Requires a backward pass of its own."""
-        parameters = [
-            parameter
-            for module in (model.encoder, model.decoder)
-            for parameter in module.parameters()
-            if parameter.requires_grad
-        ]
-        term = self.estimator.score_function_weight * bound.score_function_term
-        gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
-        return nn.utils.get_total_norm([gradient for gradient in gradients if gradient is not None])
+    def _advantage_scale(self) -> Tensor | float:
+        """Factor of the advantages. With normalization, the first batch only initializes the average."""
+        if not self.normalize_advantages:
+            return 1.0
+        return torch.where(self.advantage_square.num_updates > 0, self.advantage_square.value.rsqrt(), 0.0)

@@ -1,0 +1,97 @@
+"""Sampled location sequences of hard attention, with their rewards.
+
+Shapes: R captions, S sampled location sequences per caption, T tokens, L locations, H hidden size, N tokens without
+padding of all R · S sequences.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from captioning.models.decoder import Decoder, DecoderOutput
+from captioning.models.decoder_output import HardAttentionTrace
+
+
+@dataclass(frozen=True)
+class AttentionRollout:
+    """R captions under teacher forcing, each with S sampled location sequences.
+
+    Values of tokens are arranged as (R, S, T) and zero after the end of a caption.
+
+    Args:
+        output: output of a decoder with hard attention for (B, C · S) captions, the S samples of a caption next to
+            each other.
+        num_samples: S.
+        decoder: the decoder.
+        label_smoothing: label smoothing of the reward.
+    """
+
+    output: DecoderOutput
+    num_samples: int
+    decoder: Decoder
+    label_smoothing: float = 0.0
+
+    @property
+    def trace(self) -> HardAttentionTrace:
+        assert self.output.attention_trace is not None
+        return self.output.attention_trace
+
+    @cached_property
+    def rewards(self) -> Tensor:
+        """(R, S, T), log p(y_t | s_≤t)."""
+        return self.arrange(_log_probs(self.output.logits, self.output.targets, self.label_smoothing))
+
+    @cached_property
+    def token_mask(self) -> Tensor:
+        """(R, S, T), true for tokens, false for padding."""
+        return self.arrange(torch.ones_like(self.output.targets, dtype=torch.bool))
+
+    @cached_property
+    def locations(self) -> Tensor:
+        """(R, S, T), s_t; −1 where all locations contribute."""
+        return self.arrange(self.trace.locations)
+
+    @cached_property
+    def is_sampled(self) -> Tensor:
+        """(R, S, T), true for tokens with a sampled location, false for the expectation and for padding."""
+        return (self.locations >= 0) & self.token_mask
+
+    @cached_property
+    def sampled_log_probs(self) -> Tensor:
+        """(R, S, T), log α of the sampled location; meaningless where no location was sampled."""
+        index = self.trace.locations.clamp(min=0)[:, None]  # (N, 1)
+        return self.arrange(self.trace.attention_log_probs.gather(1, index).squeeze(1))
+
+    @cached_property
+    def entropies(self) -> Tensor:
+        """(R, S, T), H[α_t] in nats."""
+        log_probs = self.trace.attention_log_probs  # (N, L)
+        return self.arrange(-(log_probs.exp() * log_probs).sum(-1))
+
+    def arrange(self, values: Tensor) -> Tensor:
+        """Arrange values of the tokens (N, …) as (R, S, T, …)."""
+        index = self.trace.token_index.unbind(1)
+        padded = values.new_zeros(*self.output.token_mask.shape, *values.shape[1:]).index_put(index, values)
+        return padded.reshape(-1, self.num_samples, *padded.shape[2:])
+
+    def log_prob_at(self, locations: Tensor) -> Tensor:
+        """log p(y_t | s_<t, s_t = k) for each of K given locations.
+
+        Args:
+            locations: (R, S, T, K).
+
+        Returns:
+            log-probabilities (R, S, T, K).
+        """
+        grid = self.output.token_mask.shape  # B, C · S, T
+        token_locations = locations.view(*grid, -1)[self.trace.token_index.unbind(1)]  # (N, K)
+        logits = self.decoder.logits_at_locations(self.trace, token_locations).mT  # (N, V, K)
+        targets = self.output.targets[:, None].expand_as(token_locations)
+        return self.arrange(_log_probs(logits, targets, self.label_smoothing))
+
+
+def _log_probs(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
+    return -F.cross_entropy(logits, targets, reduction="none", label_smoothing=label_smoothing)
