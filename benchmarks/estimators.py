@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from captioning.models.attention import AttentionFn, AttentionOutput, attend_at, attend_expectation
+from captioning.models.attention import attend_expectation
 from captioning.models.decoder import Decoder
 from captioning.objectives import (
     LearnedBaseline,
@@ -26,7 +26,7 @@ from captioning.objectives import (
     TopKMarginalized,
     VariationalBound,
 )
-from captioning.objectives.attention_rollout import AttentionRollout
+from captioning.objectives.attention_rollout import AttentionRollout, attend_sequence
 from captioning.objectives.base import caption_nll
 from captioning.objectives.variational_bound import BoundEstimate
 from captioning.preprocessing.vocabulary import Vocabulary
@@ -89,7 +89,7 @@ def exact_gradient(
     count = len(sequences)
     token_ids, lengths = (part.repeat_interleave(count, dim=1) for part in (case.token_ids, case.lengths))
     locations = sequences.repeat(case.lengths.shape[1], 1).expand(len(case.features), -1, -1)  # (B, C · Q, T)
-    output = case.decoder(case.features, token_ids, lengths, forced(locations))
+    output = case.decoder(case.features, token_ids, lengths, attend_sequence(locations))
     rollout = AttentionRollout(output, count, case.decoder)
     log_probs = (rollout.sampled_log_probs * rollout.token_mask).sum(-1)  # (R, Q)
     # A caption that ends early has each of its sequences several times, with different locations after its end.
@@ -103,16 +103,6 @@ def exact_gradient(
     bound = pathwise + score_function_weight * score_function
     loss = -(1 - expectation_prob) * bound + expectation_prob * soft_nll - entropy_weight * entropy
     return gradients(case.decoder, loss / case.num_captions)
-
-
-def forced(locations: Tensor) -> AttentionFn:
-    """Attention function that attends to the given locations (B, C, T), one step per call."""
-    steps = iter(locations.unbind(-1))
-
-    def attention_fn(scores: Tensor, features: Tensor) -> AttentionOutput:
-        return attend_at(next(steps)[: scores.shape[0], : scores.shape[1]], scores, features)
-
-    return attention_fn
 
 
 def estimate(case: Case, objective: VariationalBound, copies: int, generator: torch.Generator) -> BoundEstimate:

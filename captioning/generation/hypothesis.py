@@ -1,5 +1,6 @@
 """Result of caption generation, in token ids."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -8,12 +9,15 @@ from torch import Tensor
 class Hypothesis(NamedTuple):
     """A generated caption without special tokens.
 
-    ``log_probs`` has one entry per token and, if the caption is finished, a last one for the end token.
+    ``log_probs`` has one entry per token and, if the caption is finished, a last one for the end token. ``locations``
+    has as many entries, the locations that hard attention attended to (−1 if all contribute), and is empty for a
+    caption of beam search.
     """
 
     token_ids: list[int]
     log_probs: list[float]
     attention_weights: Tensor  # (T, L), T = len(token_ids)
+    locations: Sequence[int] = ()
 
     @property
     def is_finished(self) -> bool:

@@ -37,7 +37,7 @@ def sample(
     token_ids = torch.full((len(features), num_return_sequences), Vocabulary.BOS_ID, device=features.device)
     generated = token_ids.new_empty(*token_ids.shape, 0)
     finished = torch.zeros_like(token_ids, dtype=torch.bool)
-    token_log_probs, attention_weights = [], []
+    token_log_probs, attention_weights, locations = [], [], []
     while generated.shape[-1] < config.max_length and not finished.all():
         log_probs, state, attention = decoder.step(token_ids, state, memory, attention_fn)  # (B, N, V)
         scores = apply_constraints(config, log_probs, generated) / config.temperature
@@ -45,10 +45,13 @@ def sample(
         token_ids = torch.multinomial(probs.flatten(0, 1), 1, generator=generator).view(token_ids.shape)
         token_log_probs.append(log_probs.gather(-1, token_ids[..., None]).squeeze(-1))
         attention_weights.append(attention.weights.float())
+        locations.append(attention.locations)
         token_ids = token_ids.masked_fill(finished, Vocabulary.PAD_ID)
         generated = torch.cat((generated, token_ids[..., None]), -1)
         finished |= token_ids == Vocabulary.EOS_ID
-    return _to_hypotheses(generated, torch.stack(token_log_probs, -1), torch.stack(attention_weights, 2))
+    return _to_hypotheses(
+        generated, torch.stack(token_log_probs, -1), torch.stack(attention_weights, 2), torch.stack(locations, -1)
+    )
 
 
 def _filter_top_k_top_p(scores: Tensor, top_k: int, top_p: float) -> Tensor:
@@ -64,10 +67,13 @@ def _filter_top_k_top_p(scores: Tensor, top_k: int, top_p: float) -> Tensor:
     return scores
 
 
-def _to_hypotheses(generated: Tensor, log_probs: Tensor, attention_weights: Tensor) -> list[list[Hypothesis]]:
-    """Convert tokens (B, N, T), log-probabilities (B, N, T) and weights (B, N, T, L) to sorted hypotheses."""
+def _to_hypotheses(
+    generated: Tensor, log_probs: Tensor, attention_weights: Tensor, locations: Tensor
+) -> list[list[Hypothesis]]:
+    """Convert tokens, log-probabilities and locations (B, N, T) and weights (B, N, T, L) to sorted hypotheses."""
     lengths = (generated != Vocabulary.PAD_ID).sum(-1).tolist()
-    all_ids, all_log_probs, attention_weights = generated.tolist(), log_probs.tolist(), attention_weights.cpu()
+    all_ids, all_log_probs, all_locations = generated.tolist(), log_probs.tolist(), locations.tolist()
+    attention_weights = attention_weights.cpu()
     results = []
     for image, image_lengths in enumerate(lengths):
         hypotheses = []
@@ -75,6 +81,9 @@ def _to_hypotheses(generated: Tensor, log_probs: Tensor, attention_weights: Tens
             ids = all_ids[image][index][:length]
             words = ids[:-1] if ids[-1] == Vocabulary.EOS_ID else ids
             weights = attention_weights[image, index, : len(words)]
-            hypotheses.append(Hypothesis(words, all_log_probs[image][index][:length], weights))
+            token_log_probs, token_locations = (
+                values[image][index][:length] for values in (all_log_probs, all_locations)
+            )
+            hypotheses.append(Hypothesis(words, token_log_probs, weights, token_locations))
         results.append(sorted(hypotheses, key=lambda hypothesis: sum(hypothesis.log_probs), reverse=True))
     return results

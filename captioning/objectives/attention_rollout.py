@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from captioning.models.attention import AttentionFn, AttentionOutput, attend_at
 from captioning.models.decoder import Decoder, DecoderOutput
 from captioning.models.decoder_output import HardAttentionTrace
 
@@ -91,6 +92,17 @@ class AttentionRollout:
         logits = self.decoder.logits_at_locations(self.trace, token_locations).mT  # (N, V, K)
         targets = self.output.targets[:, None].expand_as(token_locations)
         return self.arrange(_log_probs(logits, targets, self.label_smoothing))
+
+
+def attend_sequence(locations: Tensor) -> AttentionFn:
+    """Attention function that attends to the given locations (B, C, T), one step per call."""
+    steps = iter(locations.unbind(-1))
+
+    def attention_fn(scores: Tensor, features: Tensor) -> AttentionOutput:
+        # Teacher forcing computes only the leading block of unfinished captions.
+        return attend_at(next(steps)[: scores.shape[0], : scores.shape[1]], scores, features)
+
+    return attention_fn
 
 
 def _log_probs(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:

@@ -1,5 +1,6 @@
 """Self-critical sequence training (Rennie et al. 2017): policy gradient with CIDEr-D as the reward."""
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,14 +10,15 @@ from torch import Tensor
 
 from captioning.datasets.batch import Batch, pad_captions
 from captioning.datasets.record import Record
-from captioning.generation import greedy_search, mask_special_tokens
-from captioning.models.attention import AttentionFn
+from captioning.generation import Hypothesis, greedy_search, mask_special_tokens
+from captioning.models.attention import AttentionFn, attend_sample
 from captioning.models.decoder import Decoder, eval_mode
+from captioning.objectives.attention_rollout import attend_sequence
 from captioning.objectives.base import CaptionModel, LossOutput, Objective, StepContext, TrainData, caption_nll
 from captioning.objectives.estimators import leave_one_out_mean
 from captioning.objectives.neighbors import NeighborReward
 from captioning.objectives.rewards import CiderReward, build_reward, compute_rewards
-from captioning.objectives.rollout import Rollout
+from captioning.objectives.rollout import Rollout, SampledRollout
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
 
@@ -28,6 +30,7 @@ class ScoredRollouts(NamedTuple):
     lengths: Tensor  # (B, C), on the CPU
     rewards: Tensor  # (B, C)
     baseline: Tensor  # (B, C)
+    locations: Tensor | None = None  # (B, C, T), sampled locations of hard attention
 
 
 def collect_rollouts(
@@ -38,12 +41,14 @@ def collect_rollouts(
     records: Sequence[Record],
     generator: torch.Generator,
     attention_fn: AttentionFn | None,
+    sample_locations: bool = False,
 ) -> ScoredRollouts:
     """Generate captions of the images and compute their rewards. The decoder must be in evaluation mode."""
+    rollout_fn = functools.partial(attend_sample, generator=generator) if sample_locations else attention_fn
     hypotheses = [
         # Longest first: the decoder then computes a smaller block of tokens.
         sorted(image_hypotheses, key=lambda hypothesis: len(hypothesis.log_probs), reverse=True)
-        for image_hypotheses in rollout(model, features, generator, attention_fn)
+        for image_hypotheses in rollout(model, features, generator, rollout_fn)
     ]
     rewards = compute_rewards(reward, records, hypotheses)  # (B, C)
     if rollout.baseline == "leave_one_out":
@@ -61,7 +66,19 @@ def collect_rollouts(
         ]
     )
     device = features.device
-    return ScoredRollouts(token_ids.to(device), lengths, rewards.to(device), baseline.to(device))
+    locations = _pad_locations(hypotheses).to(device) if sample_locations else None
+    return ScoredRollouts(token_ids.to(device), lengths, rewards.to(device), baseline.to(device), locations)
+
+
+def _pad_locations(hypotheses: Sequence[Sequence[Hypothesis]]) -> Tensor:
+    """Locations (B, C, T) of the tokens of all captions, with the end token; 0 after the end."""
+    num_steps = max(len(hypothesis.locations) for image_hypotheses in hypotheses for hypothesis in image_hypotheses)
+    return torch.tensor(
+        [
+            [[*hypothesis.locations, *[0] * (num_steps - len(hypothesis.locations))] for hypothesis in image_hypotheses]
+            for image_hypotheses in hypotheses
+        ]
+    )
 
 
 def policy_gradient_loss(logits: Tensor, targets: Tensor, advantages: Tensor, num_captions: int) -> Tensor:
@@ -80,8 +97,8 @@ def policy_gradient_step(
     decoder: Decoder, features: Tensor, rollouts: ScoredRollouts, temperature: float, attention_fn: AttentionFn | None
 ) -> LossOutput:
     """Score the rollouts again, with gradients, under the policy that sampled them."""
-    token_ids, lengths, rewards, baseline = rollouts
-    output = decoder(features, token_ids, lengths, attention_fn)
+    token_ids, lengths, rewards, baseline, locations = rollouts
+    output = decoder(features, token_ids, lengths, attention_fn if locations is None else attend_sequence(locations))
     mask = output.token_mask  # (B, C, T)
     advantages = (rewards - baseline)[..., None].expand(mask.shape)[mask]  # (N,)
     is_first = (torch.arange(mask.shape[-1]) == 0).expand(mask.shape)[mask].to(output.logits.device)  # (N,)
@@ -93,36 +110,55 @@ def policy_gradient_step(
         mask_special_tokens(output.logits, forbid_eos=False),
     )
     loss = policy_gradient_loss(logits / temperature, output.targets, advantages, lengths.numel())
-    return LossOutput(
-        loss,
-        {
-            "rollout_nll": caption_nll(output.logits.detach(), output.targets, lengths.numel()),
-            "reward": rewards.mean(),
-            "baseline": baseline.mean(),
-            "rollout_length": lengths.float().mean(),
-        },
-    )
+    metrics = {
+        "rollout_nll": caption_nll(output.logits.detach(), output.targets, lengths.numel()),
+        "reward": rewards.mean(),
+        "baseline": baseline.mean(),
+        "rollout_length": lengths.float().mean(),
+    }
+    if locations is not None:
+        # The locations are actions too: ∂ E[r] = E[(r − b) (∂ log p(y | s, a) + ∂ log p(s | a))], with one advantage.
+        trace = output.attention_trace
+        assert trace is not None
+        loss = loss + policy_gradient_loss(trace.attention_log_probs, trace.locations, advantages, lengths.numel())
+        log_probs = trace.attention_log_probs.detach()
+        metrics["attention_entropy"] = -(log_probs.exp() * log_probs).sum(-1).mean()
+    return LossOutput(loss, metrics)
 
 
 class SelfCritical(Objective):
     """Self-critical sequence training: maximizes the expected CIDEr-D of generated captions by policy gradient.
 
-    It fine-tunes a model that was trained with another objective, see ``init_from``. A hard model attends as at
-    inference.
+    It fine-tunes a model that was trained with another objective, see ``init_from``. By default a hard model attends
+    as at inference; the choice of the locations then has no gradient.
 
     Args:
         rollout: how the captions are generated, and their baseline.
         neighbors: adds the rewards under the references of similar training images.
+        sample_locations: hard attention only: sample the locations of the captions together with the words, and train
+            both with the same advantage, so that the choice of the locations is trained as well. Requires
+            SampledRollout.
     """
 
-    def __init__(self, rollout: Rollout, neighbors: NeighborReward | None = None) -> None:
+    def __init__(
+        self, rollout: Rollout, neighbors: NeighborReward | None = None, sample_locations: bool = False
+    ) -> None:
         super().__init__()
+        if sample_locations and not isinstance(rollout, SampledRollout):
+            raise CaptioningError(
+                "SelfCritical.sample_locations requires captions that are sampled: set rollout to SampledRollout"
+            )
         self.rollout = rollout
         self.neighbors = neighbors
+        self.sample_locations = sample_locations
         self._vocabulary: Vocabulary | None = None
         self._reward: CiderReward | None = None
 
     def setup(self, model: CaptionModel) -> None:
+        if self.sample_locations and not model.decoder.is_hard:
+            raise CaptioningError(
+                "SelfCritical.sample_locations requires hard attention: set model.decoder.attention to hard, or omit it"
+            )
         if model.attention_mode == "sample":
             raise CaptioningError(
                 "objective SelfCritical scores its captions a second time at the same locations: "
@@ -141,6 +177,13 @@ class SelfCritical(Objective):
         # Without dropout, as at inference: the policy that is optimized must be the one that generated the captions.
         with eval_mode(model.decoder):
             rollouts = collect_rollouts(
-                self.rollout, self._reward, model, features, batch.records, generator, attention_fn
+                self.rollout,
+                self._reward,
+                model,
+                features,
+                batch.records,
+                generator,
+                attention_fn,
+                self.sample_locations,
             )
             return policy_gradient_step(model.decoder, features, rollouts, self.rollout.temperature, attention_fn)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import estimators as exact_case
-from benchmarks.estimators import Gradients, Moments, estimate, exact_gradient, forced, make_case, moments, prepare
+from benchmarks.estimators import Gradients, Moments, estimate, exact_gradient, make_case, moments, prepare
 from captioning.models.attention import attend_at
 from captioning.objectives import (
     LearnedBaseline,
@@ -18,7 +18,7 @@ from captioning.objectives import (
     TopKMarginalized,
     VariationalBound,
 )
-from captioning.objectives.attention_rollout import AttentionRollout
+from captioning.objectives.attention_rollout import AttentionRollout, attend_sequence
 from captioning.objectives.estimators import GradientEstimator, leave_one_out_mean, rewards_to_go
 from captioning.utils.errors import CaptioningError
 
@@ -204,7 +204,7 @@ def test_loss_does_not_depend_on_the_batch_size(estimator_class: type[GradientEs
         features, ids, counts, repeated = (
             part.repeat(copies, *(1 for _ in part.shape[1:])) for part in (case.features, token_ids, lengths, locations)
         )
-        output = case.decoder(features, ids, counts, forced(repeated))
+        output = case.decoder(features, ids, counts, attend_sequence(repeated))
         return objective.estimate(AttentionRollout(output, num_samples, case.decoder), 4 * copies).loss
 
     torch.testing.assert_close(loss(1), loss(3))
