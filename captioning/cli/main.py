@@ -15,6 +15,7 @@ _COMMANDS = {
     "serve": "serve a web page and a REST API (requires the extra 'web')",
     "score": "score captions of any system against references",
     "faithfulness": "occlusion test of attention maps",
+    "grounding": "compare attention maps with boxes of objects",
     "inspect-data": "summarize a data set and find unreadable images",
     "make-shapes": "generate a data set of synthetic scenes",
     "compress": "write a compact copy of a model file",

@@ -1,8 +1,26 @@
-"""Bootstrap over images: resampling weights and percentile intervals."""
+"""Bootstrap over images: resampling weights, percentile intervals, and ratios of sums with their interval."""
+
+import functools
+from typing import Any, NamedTuple
 
 import numpy as np
 
 NUM_RESAMPLES = 1000
+
+
+class RatioWithCI(NamedTuple):
+    """A ratio of sums over images, such as a mean over words, with its 95 % bootstrap confidence interval."""
+
+    mean: np.ndarray
+    ci_low: np.ndarray
+    ci_high: np.ndarray
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.ci_low:.3f}, {self.ci_high:.3f}]"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {field: np.asarray(value).tolist() for field, value in self._asdict().items()}
 
 
 def bootstrap_weights(num_images: int, seed: int = 0) -> np.ndarray:
@@ -14,3 +32,18 @@ def bootstrap_weights(num_images: int, seed: int = 0) -> np.ndarray:
 def percentile_interval(resampled: np.ndarray) -> np.ndarray:
     """Return the 95 % percentile interval (2, …) of values (R, …) of the resamples."""
     return np.quantile(resampled, (0.025, 0.975), axis=0)
+
+
+def ratio_with_ci(sums: np.ndarray, counts: np.ndarray) -> RatioWithCI:
+    """Σ sums / Σ counts from sums (N, …) and counts (N,) per image.
+
+    With the number of words as ``counts`` this is the mean over words. Images are resampled, since the words of an
+    image are not independent.
+    """
+    sums, counts = sums[counts > 0], counts[counts > 0]
+    weights = _cached_weights(len(counts))
+    samples = ((weights @ sums).T / (weights @ counts)).T
+    return RatioWithCI(sums.sum(axis=0) / counts.sum(), *percentile_interval(samples))
+
+
+_cached_weights = functools.lru_cache(maxsize=8)(bootstrap_weights)  # the same samples for all metrics

@@ -1,6 +1,5 @@
 """Report of the occlusion test: metrics with confidence intervals, a table, a plot, and JSON."""
 
-import functools
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,8 +10,9 @@ import numpy as np
 
 from captioning.captioner import Captioner
 from captioning.datasets.record import Record
-from captioning.evaluation.bootstrap import bootstrap_weights, percentile_interval
+from captioning.evaluation.bootstrap import RatioWithCI, ratio_with_ci
 from captioning.evaluation.faithfulness import OcclusionResult, run_occlusion_test
+from captioning.evaluation.tables import markdown_table
 from captioning.utils.errors import CaptioningError
 
 _LABELS = {
@@ -41,35 +41,18 @@ _LINES = {
 _CONTROL = ("control: uniform attention", "black")
 
 
-class MeanWithCI(NamedTuple):
-    """A mean over words with its 95 % bootstrap confidence interval (resampling images)."""
-
-    mean: np.ndarray
-    ci_low: np.ndarray
-    ci_high: np.ndarray
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f} [{self.ci_low:.3f}, {self.ci_high:.3f}]"
-
-
 class FaithfulnessReport(NamedTuple):
     """Metrics of one model with one attention mode."""
 
     num_images: int
     num_words: int
     num_steps: int
-    metrics: dict[str, MeanWithCI]
-    curves: dict[str, MeanWithCI]  # probability (S + 1,) during deletion or insertion
+    metrics: dict[str, RatioWithCI]
+    curves: dict[str, RatioWithCI]  # probability (S + 1,) during deletion or insertion
 
     def to_dict(self) -> dict[str, Any]:
         parts = {"metrics": self.metrics, "curves": self.curves}
-        values = {
-            part: {
-                name: {field: np.asarray(value).tolist() for field, value in entry._asdict().items()}
-                for name, entry in entries.items()
-            }
-            for part, entries in parts.items()
-        }
+        values = {part: {name: entry.to_dict() for name, entry in entries.items()} for part, entries in parts.items()}
         counts = {"num_images": self.num_images, "num_words": self.num_words, "num_steps": self.num_steps}
         return {**counts, **values}
 
@@ -89,10 +72,10 @@ def evaluate_model(captioner: Captioner, records: Sequence[Record]) -> dict[str,
 def summarize(result: OcclusionResult) -> FaithfulnessReport:
     """Drops of log p after the first step; curves of p and the areas under them."""
 
-    def mean(values: np.ndarray) -> MeanWithCI:
+    def mean(values: np.ndarray) -> RatioWithCI:
         sums = np.zeros((result.num_images, *values.shape[1:]))
         np.add.at(sums, result.image_index, values)
-        return _mean_with_ci(sums, np.bincount(result.image_index, minlength=result.num_images))
+        return ratio_with_ci(sums, np.bincount(result.image_index, minlength=result.num_images))
 
     drops = {order: values[:, 0] - values[:, 1] for order, values in result.log_probs.items()}
     probs = {order: np.exp(result.log_probs[order]) for order in _LINES}
@@ -111,7 +94,7 @@ def summarize(result: OcclusionResult) -> FaithfulnessReport:
     metrics["insertion_minus_deletion"] = mean(areas["insertion/most_attended"] - areas["deletion/most_attended"])
     for category, counts in result.pointing_counts.items():
         if counts[:, 1].any():
-            metrics[f"pointing_game/{category}"] = _mean_with_ci(counts[:, 0], counts[:, 1])
+            metrics[f"pointing_game/{category}"] = ratio_with_ci(counts[:, 0], counts[:, 1])
     return FaithfulnessReport(
         num_images=result.num_images,
         num_words=len(result.words),
@@ -121,21 +104,10 @@ def summarize(result: OcclusionResult) -> FaithfulnessReport:
     )
 
 
-def _mean_with_ci(sums: np.ndarray, counts: np.ndarray) -> MeanWithCI:
-    """Mean over words from sums (N, …) and counts (N,) per image; words of an image are not independent."""
-    sums, counts = sums[counts > 0], counts[counts > 0]
-    weights = _cached_weights(len(counts))
-    samples = ((weights @ sums).T / (weights @ counts)).T
-    return MeanWithCI(sums.sum(axis=0) / counts.sum(), *percentile_interval(samples))
-
-
-_cached_weights = functools.lru_cache(maxsize=8)(bootstrap_weights)  # the same samples for all metrics
-
-
 def to_markdown(reports: Reports) -> str:
     """A Markdown table with one column per model and control."""
     columns = {f"{model}: {mode}": report for model, modes in reports.items() for mode, report in modes.items()}
-    rows = [["", *columns], ["---"] * (len(columns) + 1)]
+    rows = [["", *columns]]
     rows.append(["images", *(str(report.num_images) for report in columns.values())])
     rows.append(["content words", *(str(report.num_words) for report in columns.values())])
     num_steps = next(iter(columns.values())).num_steps
@@ -143,9 +115,7 @@ def to_markdown(reports: Reports) -> str:
         values = [report.metrics.get(name) for report in columns.values()]
         if any(values):
             rows.append([label.format(num_steps=num_steps), *("" if value is None else str(value) for value in values)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(f"| {line} |" for line in lines)
+    return markdown_table(rows)
 
 
 def save_report(plot_path: Path, reports: Reports) -> list[Path]:
