@@ -4,17 +4,16 @@ Shapes: B images, K beams per image in G groups, C candidates per group, T gener
 """
 
 import dataclasses
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+import math
+from typing import Any, NamedTuple
 
 from captioning.generation.candidates import Candidates, select_candidates
 from captioning.generation.config import GenerationConfig
 from captioning.generation.constraints import apply_constraints
 from captioning.generation.hypothesis import Hypothesis
-from captioning.models.decoder import DecoderState, Memory
 from captioning.preprocessing.vocabulary import Vocabulary
+from captioning.utils import array_ops as ops
+from captioning.utils.array_ops import Array
 
 
 class BeamStep(NamedTuple):
@@ -26,7 +25,7 @@ class BeamStep(NamedTuple):
     parent_beams: list[list[int]]  # (B, G·C)
     token_ids: list[list[int]]  # (B, G·C)
     log_probs: list[list[float]]  # (B, G·C), of the token alone
-    attention_weights: Tensor  # (B, previous K, L), on the CPU
+    attention_weights: Array  # (B, previous K, L), on the CPU
     kept: list[list[int]]  # (B, K), the candidate that each beam continues
     rows: dict[int, int]  # image -> row of this step; finished images have none
 
@@ -45,37 +44,35 @@ class _Ending(NamedTuple):
 class BeamState:
     """The beams of all unfinished images. The beams of an image share its memory, which is not copied per beam."""
 
-    memory: Memory
-    decoder_state: DecoderState  # (B, K, H)
-    token_ids: Tensor  # (B, K), the last tokens
-    generated: Tensor  # (B, K, T)
-    scores: Tensor  # (B, K), total log-probabilities; −∞ for a beam without a continuation
-    finished_scores: Tensor  # (B, G, K/G), length-normalized scores of finished captions, best first; −∞ if none
-    finished_at: Tensor  # (B, G, K/G, 2), step and candidate of their end tokens
+    memory: Any  # arrays (B, ...), a named tuple such as Memory
+    decoder_state: Any  # arrays (B, K, H), a named tuple such as DecoderState
+    token_ids: Array  # (B, K), the last tokens
+    generated: Array  # (B, K, T)
+    scores: Array  # (B, K), total log-probabilities; −∞ for a beam without a continuation
+    finished_scores: Array  # (B, G, K/G), length-normalized scores of finished captions, best first; −∞ if none
+    finished_at: Array  # (B, G, K/G, 2), step and candidate of their end tokens
     rows: dict[int, int]  # image -> row of the tensors
     history: list[BeamStep] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def start(cls, memory: Memory, decoder_state: DecoderState, config: GenerationConfig) -> "BeamState":
+    def start(cls, memory: Any, decoder_state: Any, config: GenerationConfig) -> "BeamState":
         """One beam per image, which contains only the start token."""
-        num_images, device = len(memory.features), memory.features.device
-        token_ids = torch.full((num_images, 1), Vocabulary.BOS_ID, device=device)
+        hidden = decoder_state[0]
+        num_images = len(hidden)
+        token_ids = ops.full_ids((num_images, 1), Vocabulary.BOS_ID, hidden)
         finished_shape = (num_images, config.num_beam_groups, config.num_beams // config.num_beam_groups)
-        scores = torch.zeros(token_ids.shape, device=device)
         return cls(
             memory=memory,
             decoder_state=decoder_state,
             token_ids=token_ids,
-            generated=token_ids.new_empty(num_images, 1, 0),
-            scores=scores,
-            finished_scores=scores.new_full(finished_shape, -torch.inf),
-            finished_at=token_ids.new_zeros(*finished_shape, 2),
+            generated=ops.full_ids((num_images, 1, 0), 0, hidden),
+            scores=ops.full((num_images, 1), 0.0, hidden),
+            finished_scores=ops.full(finished_shape, -math.inf, hidden),
+            finished_at=ops.full_ids((*finished_shape, 2), 0, hidden),
             rows={image: image for image in range(num_images)},
         )
 
-    def advance(
-        self, config: GenerationConfig, log_probs: Tensor, decoder_state: DecoderState, attention_weights: Tensor
-    ) -> None:
+    def advance(self, config: GenerationConfig, log_probs: Array, decoder_state: Any, attention_weights: Array) -> None:
         """Extend the beams by one token.
 
         Args:
@@ -88,42 +85,45 @@ class BeamState:
         allowed = apply_constraints(config, log_probs, self.generated)
         candidates = select_candidates(self.scores, allowed, num_groups, beams_per_group, config.diversity_penalty)
         self._collect_finished(candidates, config.length_penalty)
-        scores, parent_beams, token_ids, kept = (tensor.flatten(1) for tensor in candidates)  # (B, G·C), kept (B, K)
-        token_log_probs = log_probs.flatten(1).gather(1, parent_beams * log_probs.shape[-1] + token_ids)
+        num_images, _, vocabulary_size = log_probs.shape
+        # (B, G·C), kept (B, K)
+        scores, parent_beams, token_ids, kept = (array.reshape(num_images, -1) for array in candidates)
+        index = parent_beams * vocabulary_size + token_ids
+        token_log_probs = ops.gather(log_probs.reshape(num_images, -1), 1, index)
         self.history.append(
             BeamStep(
                 parent_beams.tolist(),
                 token_ids.tolist(),
                 token_log_probs.tolist(),
-                attention_weights.float().cpu(),
+                ops.to_host(attention_weights),
                 kept.tolist(),
                 self.rows,
             )
         )
-        self.scores = scores.masked_fill(token_ids == Vocabulary.EOS_ID, -torch.inf).gather(1, kept)
-        self.token_ids, parents = token_ids.gather(1, kept), parent_beams.gather(1, kept)  # (B, K)
-        self.decoder_state = DecoderState(*(_gather_beams(tensor, parents) for tensor in decoder_state))
-        self.generated = torch.cat((_gather_beams(self.generated, parents), self.token_ids[..., None]), -1)
+        self.scores = ops.gather(ops.masked_fill(scores, token_ids == Vocabulary.EOS_ID, -math.inf), 1, kept)
+        self.token_ids, parents = ops.gather(token_ids, 1, kept), ops.gather(parent_beams, 1, kept)  # (B, K)
+        self.decoder_state = decoder_state._make(_gather_beams(array, parents) for array in decoder_state)
+        self.generated = ops.concat((_gather_beams(self.generated, parents), self.token_ids[..., None]), -1)
 
     def _collect_finished(self, candidates: Candidates, length_penalty: float) -> None:
         """Merge candidates that end now into the finished captions, of which the best K/G per group remain."""
         step, beams_per_group = len(self.history), self.finished_scores.shape[-1]
         scores = candidates.scores / (step + 1) ** length_penalty
         # Only the best K/G candidates may finish; an end token further down competes with better unfinished beams.
-        scores = scores.masked_fill(candidates.token_ids != Vocabulary.EOS_ID, -torch.inf)[..., :beams_per_group]
+        scores = ops.masked_fill(scores, candidates.token_ids != Vocabulary.EOS_ID, -math.inf)[..., :beams_per_group]
         num_groups, num_candidates = candidates.scores.shape[1:]
-        first = torch.arange(num_groups, device=scores.device)[:, None] * num_candidates
-        index = (first + torch.arange(scores.shape[-1], device=scores.device)).expand_as(scores)
-        ends_here = torch.stack((torch.full_like(index, step), index), dim=-1)  # (B, G, K/G, 2)
-        self.finished_scores, order = torch.cat((self.finished_scores, scores), -1).topk(beams_per_group)
-        order = order[..., None].expand(-1, -1, -1, 2)
-        self.finished_at = torch.cat((self.finished_at, ends_here), 2).gather(2, order)
+        first = ops.ids(range(num_groups), scores)[:, None] * num_candidates
+        index = ops.expand(first + ops.ids(range(scores.shape[-1]), scores), scores.shape)
+        ends_here = ops.stack((ops.full_ids(index.shape, step, index), index), -1)  # (B, G, K/G, 2)
+        self.finished_scores, order = ops.topk_last(ops.concat((self.finished_scores, scores), -1), beams_per_group)
+        order = ops.expand(order[..., None], (*order.shape, 2))
+        self.finished_at = ops.gather(ops.concat((self.finished_at, ends_here), 2), 2, order)
 
     def compact(self, images: list[int]) -> None:
         """Keep only these images. The history keeps the others, since each step has its own ``rows``."""
-        index = torch.tensor([self.rows[image] for image in images], device=self.token_ids.device)
-        self.memory = Memory(*(tensor[index] for tensor in self.memory))
-        self.decoder_state = DecoderState(*(tensor[index] for tensor in self.decoder_state))
+        index = ops.ids([self.rows[image] for image in images], self.token_ids)
+        self.memory = self.memory._make(array[index] for array in self.memory)
+        self.decoder_state = self.decoder_state._make(array[index] for array in self.decoder_state)
         self.token_ids, self.generated, self.scores = self.token_ids[index], self.generated[index], self.scores[index]
         self.finished_scores, self.finished_at = self.finished_scores[index], self.finished_at[index]
         self.rows = {image: row for row, image in enumerate(images)}
@@ -134,7 +134,7 @@ class BeamState:
         Finished captions precede truncated ones. Within both, the best of each group come first.
         """
         finished_scores, finished_at = self.finished_scores.tolist(), self.finished_at.tolist()
-        scores = self.scores.unflatten(1, (self.finished_scores.shape[1], -1)).tolist()  # (B, G, K/G)
+        scores = self.scores.reshape(len(self.scores), self.finished_scores.shape[1], -1).tolist()  # (B, G, K/G)
         results = {}
         for image in images:
             row = self.rows[image]
@@ -159,27 +159,27 @@ class BeamState:
         last_step = len(self.history) - 1
         endings = []
         for group, group_finished in enumerate(finished_scores):
-            num_finished = sum(score > -torch.inf for score in group_finished)
+            num_finished = sum(score > -math.inf for score in group_finished)
             for rank in range(num_finished):
                 endings.append(_Ending(False, rank, -group_finished[rank], *finished_at[group][rank]))
             width = len(scores[group])
             group_kept = kept[group * width : (group + 1) * width]
             for rank, (score, candidate) in enumerate(zip(scores[group], group_kept, strict=True), num_finished):
-                if rank < len(group_finished) and score > -torch.inf:
+                if rank < len(group_finished) and score > -math.inf:
                     endings.append(_Ending(True, rank, -score, last_step, candidate))
         return endings
 
 
-def _gather_beams(tensor: Tensor, beams: Tensor) -> Tensor:
+def _gather_beams(array: Array, beams: Array) -> Array:
     """Select the beams (B, K) of each image from (B, N, ·)."""
-    return tensor.gather(1, beams[..., None].expand(-1, -1, tensor.shape[-1]))
+    return ops.gather(array, 1, ops.expand(beams[..., None], (*beams.shape, array.shape[-1])))
 
 
 def _build_hypothesis(history: list[BeamStep], image: int, last_step: int, candidate: int) -> Hypothesis:
     """Follow the parents of a candidate back to the first step."""
     token_ids: list[int] = []
     log_probs: list[float] = []
-    attention_weights: list[Tensor] = []
+    attention_weights: list[Array] = []
     for index in range(last_step, -1, -1):
         step = history[index]
         row = step.rows[image]
@@ -193,4 +193,4 @@ def _build_hypothesis(history: list[BeamStep], image: int, last_step: int, candi
     for values in (token_ids, log_probs, attention_weights):
         values.reverse()
     num_words = len(token_ids) - (token_ids[-1] == Vocabulary.EOS_ID)
-    return Hypothesis(token_ids[:num_words], log_probs, torch.stack(attention_weights[:num_words]))
+    return Hypothesis(token_ids[:num_words], log_probs, ops.stack(attention_weights[:num_words]))

@@ -3,32 +3,32 @@
 Shapes: B images, G groups of K/G beams each, C candidates per group, V tokens.
 """
 
+import math
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from captioning.preprocessing.vocabulary import Vocabulary
+from captioning.utils import array_ops as ops
+from captioning.utils.array_ops import Array
 
 
 class Candidates(NamedTuple):
     """The best continuations of each group, with and without the end token, best first."""
 
-    scores: Tensor  # (B, G, C), total log-probabilities, without the diversity penalty
-    parent_beams: Tensor  # (B, G, C), indices into all K beams
-    token_ids: Tensor  # (B, G, C)
-    kept: Tensor  # (B, G, K/G), indices into all G·C candidates: those that become the new beams
+    scores: Array  # (B, G, C), total log-probabilities, without the diversity penalty
+    parent_beams: Array  # (B, G, C), indices into all K beams
+    token_ids: Array  # (B, G, C)
+    kept: Array  # (B, G, K/G), indices into all G·C candidates: those that become the new beams
 
 
-def split_groups(tensor: Tensor, num_groups: int) -> Tensor:
+def split_groups(array: Array, num_groups: int) -> Array:
     """Split (B, K, ...) into groups (B, G, K/G, ...). At the first step, all groups share the only beam."""
-    if tensor.shape[1] == 1:
-        return tensor[:, None].expand(-1, num_groups, *tensor.shape[1:])
-    return tensor.unflatten(1, (num_groups, -1))
+    if array.shape[1] == 1:
+        return ops.expand(array[:, None], (len(array), num_groups, *array.shape[1:]))
+    return array.reshape(len(array), num_groups, -1, *array.shape[2:])
 
 
 def select_candidates(
-    beam_scores: Tensor, log_probs: Tensor, num_groups: int, beams_per_group: int, diversity_penalty: float
+    beam_scores: Array, log_probs: Array, num_groups: int, beams_per_group: int, diversity_penalty: float
 ) -> Candidates:
     """Select the best candidates of each group.
 
@@ -44,33 +44,35 @@ def select_candidates(
     """
     num_beams = log_probs.shape[1]
     grouped_scores, grouped_log_probs = split_groups(beam_scores, num_groups), split_groups(log_probs, num_groups)
-    usage_counts = beam_scores.new_zeros(len(log_probs), 1, log_probs.shape[-1])  # (B, 1, V)
+    usage_counts: Array = 0
     groups = []
     for group in range(num_groups):
         group_log_probs = grouped_log_probs[:, group]
         penalized = group_log_probs - diversity_penalty * usage_counts if group else group_log_probs
         selected = _select_in_group(grouped_scores[:, group], group_log_probs, penalized, beams_per_group)
-        tokens = selected.token_ids.gather(1, selected.kept)[:, None]
-        usage_counts = usage_counts.scatter_add(-1, tokens, torch.ones_like(tokens, dtype=usage_counts.dtype))
         groups.append(selected)
-    scores, parent_beams, token_ids, kept = (torch.stack(tensors, 1) for tensors in zip(*groups, strict=True))
-    group_index = torch.arange(num_groups, device=kept.device)[:, None]
+        if group + 1 < num_groups:
+            tokens = ops.gather(selected.token_ids, 1, selected.kept)[:, None]
+            usage_counts = usage_counts + ops.count_last(tokens, log_probs.shape[-1])  # (B, 1, V)
+    scores, parent_beams, token_ids, kept = (ops.stack(arrays, 1) for arrays in zip(*groups, strict=True))
+    group_index = ops.ids(range(num_groups), kept)[:, None]
     # num_beams // num_groups is 0 at the first step, where all groups share the only beam.
     parent_beams = parent_beams + group_index * (num_beams // num_groups)
     return Candidates(scores, parent_beams, token_ids, kept + group_index * scores.shape[-1])
 
 
-def _select_in_group(beam_scores: Tensor, log_probs: Tensor, penalized: Tensor, num_beams: int) -> Candidates:
+def _select_in_group(beam_scores: Array, log_probs: Array, penalized: Array, num_beams: int) -> Candidates:
     """Select within one group: (B, C) and (B, K/G) instead of (B, G, ·), with indices relative to the group."""
     vocabulary_size = log_probs.shape[-1]
     # Half of the candidates may be end tokens, so twice as many candidates as beams are required.
     num_candidates = min(2 * num_beams, log_probs.shape[1] * vocabulary_size)
     per_beam = min(2 * num_beams, vocabulary_size)
     # The best candidates overall are among the best of each beam, which avoids a sum over all K·V scores.
-    ranks, token_ids = penalized.topk(per_beam)  # (B, beams, per_beam)
-    ranks, order = (beam_scores[..., None] + ranks).flatten(1).topk(num_candidates)  # (B, C)
-    token_ids, parent_beams = token_ids.flatten(1).gather(1, order), order // per_beam
-    unfinished = ranks.masked_fill(token_ids == Vocabulary.EOS_ID, -torch.inf)
-    kept = unfinished.topk(min(num_beams, num_candidates)).indices
-    token_log_probs = log_probs.flatten(1).gather(1, parent_beams * vocabulary_size + token_ids)
-    return Candidates(beam_scores.gather(1, parent_beams) + token_log_probs, parent_beams, token_ids, kept)
+    num_images = len(log_probs)
+    ranks, token_ids = ops.topk_last(penalized, per_beam)  # (B, beams, per_beam)
+    ranks, order = ops.topk_last((beam_scores[..., None] + ranks).reshape(num_images, -1), num_candidates)  # (B, C)
+    token_ids, parent_beams = ops.gather(token_ids.reshape(num_images, -1), 1, order), order // per_beam
+    unfinished = ops.masked_fill(ranks, token_ids == Vocabulary.EOS_ID, -math.inf)
+    _, kept = ops.topk_last(unfinished, min(num_beams, num_candidates))
+    token_log_probs = ops.gather(log_probs.reshape(num_images, -1), 1, parent_beams * vocabulary_size + token_ids)
+    return Candidates(ops.gather(beam_scores, 1, parent_beams) + token_log_probs, parent_beams, token_ids, kept)

@@ -1,23 +1,25 @@
 """Constraints on the next token: special tokens, minimum length, repeated n-grams."""
 
-import torch
-from torch import Tensor
+import math
 
 from captioning.generation.config import GenerationConfig
 from captioning.preprocessing.vocabulary import Vocabulary
+from captioning.utils import array_ops as ops
+from captioning.utils.array_ops import Array
 
 # These tokens are never generated. The probabilities are not renormalized, so the log-probabilities of a caption equal
 # those of teacher forcing.
 _SUPPRESSED_IDS = (Vocabulary.PAD_ID, Vocabulary.BOS_ID, Vocabulary.UNK_ID)
 
 
-def mask_special_tokens(scores: Tensor, forbid_eos: bool) -> Tensor:
+def mask_special_tokens(scores: Array, forbid_eos: bool) -> Array:
     """Set the scores (..., V) of ``<pad>``, ``<start>`` and ``<unk>`` to −∞, and of ``<end>`` if ``forbid_eos``."""
     masked_ids = [*_SUPPRESSED_IDS, Vocabulary.EOS_ID] if forbid_eos else list(_SUPPRESSED_IDS)
-    return scores.index_fill(-1, torch.tensor(masked_ids, device=scores.device), -torch.inf)
+    index = ops.expand(ops.ids(masked_ids, scores), (*scores.shape[:-1], len(masked_ids)))
+    return ops.scatter_last(scores, index, -math.inf)
 
 
-def apply_constraints(config: GenerationConfig, log_probs: Tensor, generated: Tensor) -> Tensor:
+def apply_constraints(config: GenerationConfig, log_probs: Array, generated: Array) -> Array:
     """Set the log-probabilities of forbidden next tokens to −∞.
 
     Args:
@@ -28,17 +30,20 @@ def apply_constraints(config: GenerationConfig, log_probs: Tensor, generated: Te
     length, n = generated.shape[-1], config.no_repeat_ngram_size
     allowed = mask_special_tokens(log_probs, forbid_eos=length < config.min_length)
     if n and length >= n:
-        allowed = allowed.masked_fill(_completes_repeated_ngram(allowed, generated, n), -torch.inf)
+        allowed = ops.scatter_last(allowed, _repeating_tokens(generated, n), -math.inf)
         # If no token is left, the caption ends regardless of min_length.
-        is_stuck = allowed.amax(-1, keepdim=True) == -torch.inf  # (B, K, 1)
-        is_eos = torch.arange(allowed.shape[-1], device=generated.device) == Vocabulary.EOS_ID  # (V,)
-        allowed = torch.where(is_stuck & is_eos, log_probs, allowed)
+        is_stuck = ops.maximum(allowed, -1, keepdims=True) == -math.inf  # (B, K, 1)
+        is_eos = ops.ids(range(allowed.shape[-1]), allowed) == Vocabulary.EOS_ID  # (V,)
+        allowed = ops.where(is_stuck & is_eos, log_probs, allowed)
     return allowed
 
 
-def _completes_repeated_ngram(scores: Tensor, generated: Tensor, n: int) -> Tensor:
-    """True (B, K, V) for tokens that complete an n-gram which already occurs among the tokens (B, K, T)."""
-    ngrams = generated.unfold(-1, n, 1)  # (B, K, T-n+1, n)
+def _repeating_tokens(generated: Array, n: int) -> Array:
+    """Tokens (B, K, T-n+1) that complete an n-gram which already occurs among the tokens (B, K, T).
+
+    Entries without such a token are ``<pad>``, which is never generated.
+    """
+    ngrams = ops.windows_last(generated, n)  # (B, K, T-n+1, n)
     prefix = generated[:, :, None, generated.shape[-1] - n + 1 :]  # (B, K, 1, n-1)
     has_prefix = (ngrams[..., :-1] == prefix).all(-1)  # (B, K, T-n+1)
-    return torch.zeros_like(scores).scatter_add(-1, ngrams[..., -1], has_prefix.to(scores.dtype)) > 0
+    return ops.masked_fill(ngrams[..., -1], ~has_prefix, Vocabulary.PAD_ID)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch import Tensor
+from captioning.utils.array_ops import Array
 
 
 class Hypothesis(NamedTuple):
@@ -16,7 +16,7 @@ class Hypothesis(NamedTuple):
 
     token_ids: list[int]
     log_probs: list[float]
-    attention_weights: Tensor  # (T, L), T = len(token_ids)
+    attention_weights: Array  # (T, L), T = len(token_ids)
     locations: Sequence[int] = ()
 
     @property

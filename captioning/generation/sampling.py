@@ -6,15 +6,15 @@ from torch import Tensor
 from captioning.generation.config import GenerationConfig
 from captioning.generation.constraints import apply_constraints
 from captioning.generation.hypothesis import Hypothesis
+from captioning.generation.step_decoder import StepDecoder
 from captioning.models.attention import AttentionFn
-from captioning.models.decoder import Decoder, DecoderState
 from captioning.preprocessing.vocabulary import Vocabulary
 
 
 @torch.no_grad()
 def sample(
     config: GenerationConfig,
-    decoder: Decoder,
+    decoder: StepDecoder,
     features: Tensor,
     generator: torch.Generator,
     num_return_sequences: int = 1,
@@ -33,7 +33,7 @@ def sample(
         attention_fn: overrides the attention function of the decoder.
     """
     memory, state = decoder.init_state(features)
-    state = DecoderState(*(tensor.expand(-1, num_return_sequences, -1) for tensor in state))
+    state = state._make(tensor.expand(-1, num_return_sequences, -1) for tensor in state)
     token_ids = torch.full((len(features), num_return_sequences), Vocabulary.BOS_ID, device=features.device)
     generated = token_ids.new_empty(*token_ids.shape, 0)
     finished = torch.zeros_like(token_ids, dtype=torch.bool)
