@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from captioning.captioner import Captioner
 from captioning.datasets.synthetic.scene import Scene
+from captioning.evaluation.feature_masking import attended_only_log_probs
 from captioning.evaluation.synthetic_metrics import pointing_game_counts
 from captioning.generation import generate
 from captioning.models import attention
@@ -75,7 +76,7 @@ class OcclusionResult(NamedTuple):
     num_images: int
     words: list[str]
     image_index: np.ndarray  # (words,)
-    log_probs: dict[str, np.ndarray]  # by order: (words, S + 1), or (words, 2) for "other_image"
+    log_probs: dict[str, np.ndarray]  # by order: (words, S + 1), or (words, 2) for "other_image" and "attended_only"
     pointing_counts: dict[str, np.ndarray]  # by word category: (num_images, 2); empty for photos
 
 
@@ -92,6 +93,9 @@ def run_occlusion_test(
     The orders are ``most_attended`` first, ``least_attended`` first, ``random``, and ``other_image``: the order of the
     map of a word of another image. ``other_image`` controls for center bias and spatial clustering of attention maps.
     Only its first step is evaluated.
+
+    ``attended_only`` is a test of features, not of pixels: every location but the most attended one is replaced by the
+    mean feature of up to 32 images, see :func:`attended_only_log_probs`.
 
     Args:
         captioner: the model with its generation settings and attention mode.
@@ -116,11 +120,18 @@ def run_occlusion_test(
     }
     encoder = captioner.encoder.for_inference()
     captions: dict[str, list[CaptionWithAttention]] = {name: [] for name in attention_fns}
+    attended_only: dict[str, list[Tensor]] = {name: [] for name in attention_fns}
     for start in range(0, len(images), _BATCH_SIZE):
         pixels = torch.stack([_load_pixels(captioner, image) for image in images[start : start + _BATCH_SIZE]])
         features = encoder(pixels)
         for name, attention_fn in attention_fns.items():
-            captions[name] += generate_with_attention(captioner, features, attention_fn)
+            batch_captions = generate_with_attention(captioner, features, attention_fn)
+            captions[name] += batch_captions
+            for image_features, caption in zip(features, batch_captions, strict=True):
+                token_log_probs = attended_only_log_probs(
+                    captioner.decoder, image_features[None], features.mean(dim=(0, 1)), caption.token_ids, attention_fn
+                )
+                attended_only[name].append(token_log_probs[caption.content_positions])
     for name, model_captions in captions.items():
         if sum(bool(caption.content_positions) for caption in model_captions) < 2:
             raise CaptioningError(
@@ -145,7 +156,7 @@ def run_occlusion_test(
             )
         image_captions = {name: model_captions[index] for name, model_captions in captions.items()}
         for name, scores in _score_occluded(captioner, encoder, image, image_captions, attention_fns, masks):
-            log_probs[name].append(scores)
+            log_probs[name].append({**scores, "attended_only": attended_only[name][index]})
     return {
         name: _collect(model_captions, log_probs[name], tie_orders, captioner.encoder.grid_size, scenes)
         for name, model_captions in captions.items()

@@ -21,6 +21,7 @@ _LABELS = {
     "log_prob_drop/other_image": "… most attended by a map of another image",
     "log_prob_drop/random": "… random",
     "log_prob_drop/least_attended": "… least attended",
+    "log_prob_drop/attended_only": "… features of all locations but the most attended one masked",
     "drop_difference/other_image": "most attended − other image",
     "drop_difference/random": "most attended − random",
     "drop_difference/least_attended": "most attended − least attended",
