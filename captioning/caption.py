@@ -23,6 +23,8 @@ class Caption:
         crop_box: the region of the image that the maps cover.
         receptive_field: for hard attention at single locations, width and height of the receptive field of a location
             in fractions of the image; otherwise None.
+        context_gates: β of each word, the weight in [0, 1] with which the attended image features entered (mean over
+            channels for a vector gate); None for a model without a context gate.
         alternatives: further captions, best first, if ``num_return_sequences`` is more than 1.
     """
 
@@ -32,6 +34,7 @@ class Caption:
     image: ImageInput
     crop_box: Box
     receptive_field: tuple[float, float] | None = None
+    context_gates: list[float] | None = None
     alternatives: tuple["Caption", ...] = ()
 
     @property
@@ -57,6 +60,9 @@ class Caption:
             {"word": word, "probability": round(prob, 4)}
             for word, prob in zip(self.words, self.token_probs, strict=False)  # the end token has no word
         ]
+        if self.context_gates is not None:
+            for word, gate in zip(words, self.context_gates, strict=True):
+                word["context_gate"] = round(gate, 4)
         values: dict[str, Any] = {"caption": self.text, "score": round(self.score, 4)}
         if attention_maps:
             field = self.receptive_field

@@ -210,6 +210,7 @@ class Captioner:
             image=image.source,
             crop_box=box,
             receptive_field=field,
+            context_gates=hypothesis.context_gates,
         )
 
 

@@ -51,7 +51,7 @@ def test_to_dict_returns_json_values(photo: Path) -> None:
     assert all(list(entry) == list(values)[:-1] for entry in values["alternatives"])
     without_maps = caption.to_dict(attention_maps=False)
     assert list(without_maps) == ["caption", "score", "words", "alternatives"]
-    assert list(without_maps["words"][0]) == ["word", "probability"]
+    assert list(without_maps["words"][0]) == ["word", "probability", "context_gate"]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,23 @@ def test_only_single_locations_have_a_receptive_field(
         assert hard_captioner(photo).receptive_field == pytest.approx(expected)
     hard_captioner.attention_mode = "expectation"
     assert hard_captioner(photo).receptive_field is None
+
+
+@pytest.mark.parametrize("gate", ["scalar", "vector"])
+def test_context_gates(gate: str, photo: Path) -> None:
+    caption = make_captioner(context_gate=gate).with_options(num_beams=2, num_return_sequences=2)(photo)
+    for alternative in (caption, *caption.alternatives):
+        assert alternative.context_gates is not None
+        assert len(alternative.context_gates) == len(alternative.words)
+        assert all(0 < value < 1 for value in alternative.context_gates)
+        values = [word["context_gate"] for word in alternative.to_dict()["words"]]
+        assert values == pytest.approx(alternative.context_gates, abs=1e-4)
+
+
+def test_no_context_gates_without_a_gate(photo: Path) -> None:
+    caption = make_captioner(context_gate="none")(photo)
+    assert caption.context_gates is None
+    assert all("context_gate" not in word for word in caption.to_dict()["words"])
 
 
 def test_path_bytes_and_image_yield_the_same_caption(captioner: Captioner, photo: Path) -> None:

@@ -56,7 +56,7 @@ def beam_search(
             log_probs, decoder_state, attention = decoder.step(
                 state.token_ids, state.decoder_state, state.memory, attention_fn
             )
-            state.advance(config, log_probs, decoder_state, attention.weights)
+            state.advance(config, log_probs, decoder_state, attention.weights, attention.context_gate)
             finished = _is_finished(config, state.scores, state.finished_scores, num_return_sequences)
             if length == config.max_length or all(finished):
                 results |= state.backtrack(list(state.rows), num_return_sequences)

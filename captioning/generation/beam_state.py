@@ -26,6 +26,7 @@ class BeamStep(NamedTuple):
     token_ids: list[list[int]]  # (B, G·C)
     log_probs: list[list[float]]  # (B, G·C), of the token alone
     attention_weights: Array  # (B, previous K, L), on the CPU
+    context_gates: list[list[float]] | None  # (B, previous K)
     kept: list[list[int]]  # (B, K), the candidate that each beam continues
     rows: dict[int, int]  # image -> row of this step; finished images have none
 
@@ -72,7 +73,14 @@ class BeamState:
             rows={image: image for image in range(num_images)},
         )
 
-    def advance(self, config: GenerationConfig, log_probs: Array, decoder_state: Any, attention_weights: Array) -> None:
+    def advance(
+        self,
+        config: GenerationConfig,
+        log_probs: Array,
+        decoder_state: Any,
+        attention_weights: Array,
+        context_gates: Array | None = None,
+    ) -> None:
         """Extend the beams by one token.
 
         Args:
@@ -80,6 +88,7 @@ class BeamState:
             log_probs: (B, K, V), of the next token.
             decoder_state: (B, K, H), after the step.
             attention_weights: (B, K, L), of the step.
+            context_gates: (B, K), of the step; None without a context gate.
         """
         _, num_groups, beams_per_group = self.finished_scores.shape
         allowed = apply_constraints(config, log_probs, self.generated)
@@ -96,6 +105,7 @@ class BeamState:
                 token_ids.tolist(),
                 token_log_probs.tolist(),
                 ops.to_host(attention_weights),
+                None if context_gates is None else context_gates.tolist(),
                 kept.tolist(),
                 self.rows,
             )
@@ -180,6 +190,7 @@ def _build_hypothesis(history: list[BeamStep], image: int, last_step: int, candi
     token_ids: list[int] = []
     log_probs: list[float] = []
     attention_weights: list[Array] = []
+    context_gates: list[float] = []
     for index in range(last_step, -1, -1):
         step = history[index]
         row = step.rows[image]
@@ -187,10 +198,14 @@ def _build_hypothesis(history: list[BeamStep], image: int, last_step: int, candi
         token_ids.append(step.token_ids[row][candidate])
         log_probs.append(step.log_probs[row][candidate])
         attention_weights.append(step.attention_weights[row, parent])
+        if step.context_gates is not None:
+            context_gates.append(step.context_gates[row][parent])
         if index:
             previous = history[index - 1]
             candidate = previous.kept[previous.rows[image]][parent]
-    for values in (token_ids, log_probs, attention_weights):
+    for values in (token_ids, log_probs, attention_weights, context_gates):
         values.reverse()
     num_words = len(token_ids) - (token_ids[-1] == Vocabulary.EOS_ID)
-    return Hypothesis(token_ids[:num_words], log_probs, ops.stack(attention_weights[:num_words]))
+    weights = ops.stack(attention_weights[:num_words])
+    gates = None if history[0].context_gates is None else context_gates[:num_words]
+    return Hypothesis(token_ids[:num_words], log_probs, weights, context_gates=gates)

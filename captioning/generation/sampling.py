@@ -37,7 +37,7 @@ def sample(
     token_ids = torch.full((len(features), num_return_sequences), Vocabulary.BOS_ID, device=features.device)
     generated = token_ids.new_empty(*token_ids.shape, 0)
     finished = torch.zeros_like(token_ids, dtype=torch.bool)
-    token_log_probs, attention_weights, locations = [], [], []
+    token_log_probs, attention_weights, locations, context_gates = [], [], [], []
     while generated.shape[-1] < config.max_length and not finished.all():
         log_probs, state, attention = decoder.step(token_ids, state, memory, attention_fn)  # (B, N, V)
         scores = apply_constraints(config, log_probs, generated) / config.temperature
@@ -46,11 +46,17 @@ def sample(
         token_log_probs.append(log_probs.gather(-1, token_ids[..., None]).squeeze(-1))
         attention_weights.append(attention.weights.float())
         locations.append(attention.locations)
+        if attention.context_gate is not None:
+            context_gates.append(attention.context_gate)
         token_ids = token_ids.masked_fill(finished, Vocabulary.PAD_ID)
         generated = torch.cat((generated, token_ids[..., None]), -1)
         finished |= token_ids == Vocabulary.EOS_ID
     return _to_hypotheses(
-        generated, torch.stack(token_log_probs, -1), torch.stack(attention_weights, 2), torch.stack(locations, -1)
+        generated,
+        torch.stack(token_log_probs, -1),
+        torch.stack(attention_weights, 2),
+        torch.stack(locations, -1),
+        torch.stack(context_gates, -1) if context_gates else None,
     )
 
 
@@ -68,9 +74,10 @@ def _filter_top_k_top_p(scores: Tensor, top_k: int, top_p: float) -> Tensor:
 
 
 def _to_hypotheses(
-    generated: Tensor, log_probs: Tensor, attention_weights: Tensor, locations: Tensor
+    generated: Tensor, log_probs: Tensor, attention_weights: Tensor, locations: Tensor, context_gates: Tensor | None
 ) -> list[list[Hypothesis]]:
-    """Convert tokens, log-probabilities and locations (B, N, T) and weights (B, N, T, L) to sorted hypotheses."""
+    """Convert tokens, log-probabilities, locations and gates (B, N, T) and weights (B, N, T, L) to sorted
+    hypotheses."""
     lengths = (generated != Vocabulary.PAD_ID).sum(-1).tolist()
     all_ids, all_log_probs, all_locations = generated.tolist(), log_probs.tolist(), locations.tolist()
     attention_weights = attention_weights.cpu()
@@ -84,6 +91,7 @@ def _to_hypotheses(
             token_log_probs, token_locations = (
                 values[image][index][:length] for values in (all_log_probs, all_locations)
             )
-            hypotheses.append(Hypothesis(words, token_log_probs, weights, token_locations))
+            gates = None if context_gates is None else context_gates[image, index, : len(words)].tolist()
+            hypotheses.append(Hypothesis(words, token_log_probs, weights, token_locations, gates))
         results.append(sorted(hypotheses, key=lambda hypothesis: sum(hypothesis.log_probs), reverse=True))
     return results

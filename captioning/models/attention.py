@@ -138,6 +138,7 @@ class AttentionOutput(NamedTuple):
     weights: Tensor  # (B, C, L), sum to 1 over locations; one-hot for hard attention
     scores: Tensor  # (B, C, L), α = softmax(scores), or another activation of soft attention
     locations: Tensor  # (B, C), index of the attended location s_t; -1 if all locations contribute
+    context_gate: Tensor | None = None  # (B, C), mean of β_t over channels; None without a gate
 
 
 class AttentionFn(Protocol):

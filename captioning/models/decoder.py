@@ -203,7 +203,7 @@ class Decoder(nn.Module):
             previous = state
             state, attention = self.attend_and_step(gates[:images, :captions], previous, memory, attention_fn)
             query = previous if self.architecture == "show_attend_tell" else state
-            context, weights, scores, locations = attention
+            context, weights, scores, locations, _ = attention
             step = StepOutput(state.hidden, context, weights, scores, locations[..., None], query.hidden, query.cell)
             padding = (0, 0, 0, num_captions - captions, 0, num_images - images)
             steps.append(StepOutput(*(F.pad(x, padding) for x in step)))
@@ -221,7 +221,7 @@ class Decoder(nn.Module):
         """
         state = DecoderState(*(x[:, None] for x in trace.state))  # (N, 1, H)
         context = trace.features[trace.token_index[:, :1], locations]  # (N, K, D)
-        context = self._gate_context(state.hidden, context)
+        context, _ = self._gate_context(state.hidden, context)
         embeddings = trace.input_embeddings[:, None]  # (N, 1, E)
         hidden = state.hidden
         if self.architecture == "show_attend_tell":
@@ -253,11 +253,15 @@ class Decoder(nn.Module):
 
     def _attend(self, hidden: Tensor, memory: Memory, attention_fn: AttentionFn | None) -> AttentionOutput:
         attention = self.attention(hidden, memory.keys, memory.features, attention_fn)
-        return attention._replace(context=self._gate_context(hidden, attention.context))
+        context, gate = self._gate_context(hidden, attention.context)
+        return attention._replace(context=context, context_gate=None if gate is None else gate.mean(dim=-1))
 
-    def _gate_context(self, hidden: Tensor, context: Tensor) -> Tensor:
-        """z ← β z with β = σ(f_β(h)) (section 4.2.1)."""
-        return context if self.context_gate is None else self.context_gate(hidden).sigmoid() * context
+    def _gate_context(self, hidden: Tensor, context: Tensor) -> tuple[Tensor, Tensor | None]:
+        """z ← β z with β = σ(f_β(h)) (section 4.2.1). Returns β z, and β or None without a gate."""
+        if self.context_gate is None:
+            return context, None
+        gate = self.context_gate(hidden).sigmoid()
+        return gate * context, gate
 
     def _lstm_cell(self, gates: Tensor, state: DecoderState) -> DecoderState:
         """Eqs 1-3, given the part of the gates (B, C, 4H) that does not depend on the hidden state."""

@@ -98,6 +98,9 @@ class OverlayParams(GenerationParams):  # type: ignore[misc, valid-type]
 class Word(BaseModel):
     word: str
     probability: float
+    context_gate: float | None = Field(
+        None, description="weight of the image features for this word, 0 to 1; models with a context gate"
+    )
     attention_map: list[list[float]] | None = Field(None, description="attention weights (rows, columns), sum 1")
 
 

@@ -128,10 +128,14 @@ class OverlayWriter:
         return self.output_dir / item.name
 
     def _write_npz(self, item: _ExportItem) -> Path:
-        """Write ``attention_maps`` of the caption and ``attention_maps_1``, ``attention_maps_2``, … of alternatives."""
-        arrays: dict[str, Any] = {"attention_maps": item.caption.attention_maps}
-        for index, alternative in enumerate(item.caption.alternatives, start=1):
-            arrays[f"attention_maps_{index}"] = alternative.attention_maps
+        """Write ``attention_maps`` of the caption and ``attention_maps_1``, ``attention_maps_2``, … of alternatives,
+        and ``context_gates`` in the same way if the model has a context gate."""
+        arrays: dict[str, Any] = {}
+        for index, caption in enumerate((item.caption, *item.caption.alternatives)):
+            suffix = f"_{index}" if index else ""
+            arrays[f"attention_maps{suffix}"] = caption.attention_maps
+            if caption.context_gates is not None:
+                arrays[f"context_gates{suffix}"] = np.array(caption.context_gates, dtype=np.float32)
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)
         fields = {"image": item.title, **item.caption.to_dict()}

@@ -130,7 +130,7 @@ def test_overlay_requires_one_image(client: TestClient, images: list[bytes]) -> 
 def test_attention_maps_are_optional(client: TestClient, images: list[bytes]) -> None:
     (fields,) = client.post(CAPTIONS_URL, params={"attention_maps": False}, content=images[0]).json()["captions"]
     assert fields["words"]
-    assert all(word.keys() == {"word", "probability"} for word in fields["words"])
+    assert all(word.keys() == {"word", "probability", "context_gate"} for word in fields["words"])
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,14 @@ def test_npz(photo: Path, tmp_path: Path) -> None:
     assert fields == {"image": "photo.jpg", **caption.to_dict()}
 
 
+def test_npz_with_context_gates(photo: Path, tmp_path: Path) -> None:
+    gated = make_caption(photo, context_gates=[0.1, 0.5, 0.9])
+    OverlayWriter(tmp_path / "out", [photo], ["npz"]).write(photo, dataclasses.replace(gated, alternatives=(gated,)))
+    with np.load(tmp_path / "out" / "photo.npz") as arrays:
+        for name in ("context_gates", "context_gates_1"):
+            np.testing.assert_allclose(arrays[name], [0.1, 0.5, 0.9], rtol=1e-6)
+
+
 def test_page_is_self_contained(photo: Path, tmp_path: Path) -> None:
     caption = make_caption(photo, alternatives=(make_caption(photo, "two cats"),), receptive_field=(0.3, 0.3))
     OverlayWriter(tmp_path / "out", [photo], ["html"], "hot", 0.5).write(photo, caption)
