@@ -3,8 +3,9 @@
 import math
 from typing import Any
 
+import pytorch_lightning as pl
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiplicativeLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiplicativeLR, ReduceLROnPlateau
 
 
 class WarmupCosineLR(LambdaLR):
@@ -38,6 +39,22 @@ class WarmupCosineLR(LambdaLR):
             return progress / self.warmup_fraction
         decay = min((progress - self.warmup_fraction) / (1 - self.warmup_fraction), 1.0)
         return self.min_lr_ratio + (1 - self.min_lr_ratio) * (1 + math.cos(math.pi * decay)) / 2
+
+
+def lr_scheduler_config(scheduler: LRScheduler | ReduceLROnPlateau) -> dict[str, Any]:
+    """The configuration that Lightning expects: WarmupCosineLR is stepped each batch, other schedulers each epoch."""
+    interval = "step" if isinstance(scheduler, WarmupCosineLR) else "epoch"
+    return {"scheduler": scheduler, "interval": interval, "monitor": "val/nll"}
+
+
+def set_total_steps(trainer: pl.Trainer) -> None:
+    """Give each WarmupCosineLR of a run its number of steps.
+
+    ``estimated_stepping_batches`` creates the data loaders, so it may be read only after a checkpoint was restored.
+    """
+    for config in trainer.lr_scheduler_configs:
+        if isinstance(config.scheduler, WarmupCosineLR):
+            config.scheduler.set_total_steps(int(trainer.estimated_stepping_batches))
 
 
 def sync_param_groups(scheduler: LRScheduler) -> None:

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from captioning.captioner import Captioner
 from captioning.datasets.batch import Batch
-from captioning.generation import GenerationConfig, generate
+from captioning.generation import GenerationConfig
 from captioning.models.attention import AttentionMode, check_attention_mode
 from captioning.models.checkpoint import build_model_header
 from captioning.models.decoder import Decoder
 from captioning.models.decoder_config import DecoderConfig
 from captioning.models.encoder import Encoder, EncoderConfig
 from captioning.objectives import CrossEntropy, Objective
-from captioning.objectives.base import StepContext, caption_nll
+from captioning.objectives.base import StepContext
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.training.initialization import load_initial_weights
-from captioning.training.lr_scheduler import WarmupCosineLR
-from captioning.training.validation import Prediction, compute_metrics
+from captioning.training.lr_scheduler import lr_scheduler_config, set_total_steps
+from captioning.training.validation import Prediction, compute_metrics, evaluate, predict
 
 _PROGRESS_BAR_METRICS = ("nll", "reward")
 
@@ -107,35 +107,19 @@ class CaptioningModule(pl.LightningModule):
 
     def predict_step(self, batch: Batch) -> list[tuple[str, str]]:
         """Return (image path, caption) of each image."""
-        predictions = self._predict(batch, self._encode(batch))
+        predictions = predict(self, batch, self._encode(batch))
         return [(str(prediction.record.image_path), " ".join(prediction.words)) for prediction in predictions]
 
     def _evaluate(self, batch: Batch, stage: str) -> None:
-        features = self._encode(batch)
-        attention_fn = StepContext(self.device, self.attention_mode).make_attention_fn()
-        output = self.decoder(features, batch.token_ids, batch.lengths, attention_fn)
-        nll = caption_nll(output.logits, output.targets, batch.num_captions)
+        nll, predictions = evaluate(self, batch, self._encode(batch))
         self.log(f"{stage}/nll", nll, batch_size=batch.num_captions, sync_dist=True)
-        self._predictions += self._predict(batch, features)
+        self._predictions += predictions
 
     def _log_metrics(self, stage: str) -> None:
         metrics = compute_metrics(self._predictions, self.trainer)
         self._predictions.clear()
-        is_fit = self.trainer.state.fn == "fit"
-        self.log_dict({f"{stage}/{name}": value for name, value in metrics.items()}, prog_bar=is_fit)
-
-    def _predict(self, batch: Batch, features: Tensor) -> list[Prediction]:
-        step = StepContext(self.device, self.attention_mode)
-        generator, attention_fn = step.make_generator(), step.make_attention_fn()
-        hypotheses = generate(self.decoder, features, self.generation, generator, attention_fn=attention_fn)
-        return [
-            Prediction(
-                record,
-                self.vocabulary.decode(best.token_ids),
-                best.attention_weights.unflatten(1, self.encoder.grid_size).numpy(),
-            )
-            for record, (best, *_) in zip(batch.records, hypotheses, strict=True)
-        ]
+        metrics = {f"{stage}/{name}": value for name, value in metrics.items()}
+        self.log_dict(metrics, prog_bar=self.trainer.state.fn == "fit")
 
     def _encode(self, batch: Batch) -> Tensor:
         """Features (B, L, D), computed from pixels or completed from cached features."""
@@ -147,17 +131,12 @@ class CaptioningModule(pl.LightningModule):
         optimizer = self.optimizer(parameter for parameter in self.parameters() if parameter.requires_grad)
         if self.lr_scheduler is None:
             return optimizer
-        scheduler = self.lr_scheduler(optimizer)
-        interval = "step" if isinstance(scheduler, WarmupCosineLR) else "epoch"
-        return [optimizer], [{"scheduler": scheduler, "interval": interval, "monitor": "val/nll"}]
+        return [optimizer], [lr_scheduler_config(self.lr_scheduler(optimizer))]
 
     def on_train_start(self) -> None:
         loader: Any = self.trainer.train_dataloader
         self.objective.on_train_start(loader.dataset)
-        # Not earlier: estimated_stepping_batches creates the data loaders, which must follow the restored checkpoint.
-        for config in self.trainer.lr_scheduler_configs:
-            if isinstance(config.scheduler, WarmupCosineLR):
-                config.scheduler.set_total_steps(int(self.trainer.estimated_stepping_batches))
+        set_total_steps(self.trainer)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         generation = dataclasses.asdict(self.generation)

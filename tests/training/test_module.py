@@ -35,6 +35,7 @@ from captioning.training.caption_dataset import CaptionDataset
 from captioning.training.datamodule import CaptionDataModule
 from captioning.training.module import CaptioningModule
 from captioning.training.sampler import SampleKey
+from captioning.training.validation import predict
 from captioning.utils.errors import CaptioningError
 
 ESTIMATORS = (Reinforce, LeaveOneOut, LearnedBaseline, StraightThroughGumbel, TopKMarginalized)
@@ -243,7 +244,7 @@ def test_captions_are_generated_with_the_attention_mode(drawn: Path) -> None:
     for mode in ("argmax", "expectation"):
         module, data = make(drawn, decoder={"attention": "hard"}, attention_mode=mode)
         batch = first_batch(module, data)
-        predictions = module.eval()._predict(batch, module._encode(batch))
+        predictions = predict(module.eval(), batch, module._encode(batch))
         maps[mode] = torch.cat([torch.from_numpy(prediction.attention_maps).flatten() for prediction in predictions])
     assert set(maps["argmax"].unique().tolist()) == {0.0, 1.0}
     assert maps["expectation"].max() < 1
