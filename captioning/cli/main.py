@@ -9,6 +9,7 @@ from typing import NoReturn, TextIO
 
 from captioning import __version__
 from captioning.utils.errors import CaptioningError
+from captioning.utils.threads import THREADS_HELP, configure_threads
 
 _COMMANDS = {
     "caption": "caption images and export attention overlays",
@@ -19,6 +20,7 @@ _COMMANDS = {
     "inspect-data": "summarize a data set and find unreadable images",
     "make-shapes": "generate a data set of synthetic scenes",
     "compress": "write a compact copy of a model file",
+    "plot": "plot the training curves of runs (requires the extra 'plots')",
 }
 _LIGHTNING_COMMANDS = {
     "fit": "train a model",
@@ -35,19 +37,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.showwarning = _show_warning
     try:
         if arguments and arguments[0] in _LIGHTNING_COMMANDS:
-            from captioning.training.cli import main as lightning_main
-
-            lightning_main(arguments)
+            _run_lightning_command(arguments)
             return
         options = _build_parser(arguments[0] if arguments else None).parse_args(arguments)
+        configure_threads(options.threads)
         options.run(options)
     except CaptioningError as error:
         _exit_with_error(error)
     except KeyboardInterrupt:
+        print("captioning: interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of the pipe, such as head, has closed it
         sys.stderr.close()
         sys.exit(0)
+
+
+def _run_lightning_command(arguments: Sequence[str]) -> None:
+    from captioning.cli.lightning_checks import check_arguments
+
+    configure_threads(check_arguments(arguments))
+
+    from captioning.training.cli import main as lightning_main
+
+    lightning_main(arguments)
 
 
 def _build_parser(command: str | None) -> argparse.ArgumentParser:
@@ -65,6 +77,7 @@ def _build_parser(command: str | None) -> argparse.ArgumentParser:
         module = importlib.import_module(f"captioning.cli.{name.replace('-', '_')}")
         subparser = commands.add_parser(name, help=text, description=module.DESCRIPTION)
         module.add_arguments(subparser)
+        subparser.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
         subparser.set_defaults(run=module.run)
     for name, text in _LIGHTNING_COMMANDS.items():
         commands.add_parser(name, help=f"{text} ('captioning {name} --help' lists its options)", add_help=False)

@@ -1,7 +1,7 @@
 """Files of references and of predicted captions, in the formats that captioning systems use."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,10 +60,8 @@ def load_predictions(path: Path) -> dict[str, str]:
     captions: dict[str, str] = {}
     for number, entry in enumerate(entries, 1):
         names = _names(entry) if isinstance(entry, Mapping) else []
-        caption = entry.get("caption") or entry.get("sentence") if names else None
-        if isinstance(caption, Sequence | Mapping) and not isinstance(caption, str):
-            caption = (caption if isinstance(caption, Mapping) else caption[0]).get("raw")
-        if not isinstance(caption, str):
+        caption = _caption_of(entry) if names else None
+        if caption is None:
             raise CaptioningError(
                 f'{path}, entry {number}: expected {{"image_id": 1, "caption": "a dog"}}, '
                 'or "image" with a file name instead of "image_id"'
@@ -72,6 +70,16 @@ def load_predictions(path: Path) -> dict[str, str]:
             raise CaptioningError(f"{path}, entry {number}: duplicate caption of image {names[0]}")
         captions[names[0]] = caption
     return captions
+
+
+def _caption_of(entry: Mapping[str, Any]) -> str | None:
+    """The caption of an entry, which may be empty; None if there is none."""
+    caption = entry.get("caption", entry.get("sentence", entry.get("sentences")))
+    if isinstance(caption, list) and caption:
+        caption = caption[0]
+    if isinstance(caption, Mapping):
+        caption = caption.get("raw")
+    return caption if isinstance(caption, str) else None
 
 
 def _names(entry: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """Settings of caption generation. Command-line flags, the REST schema and the web page derive from this dataclass."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from captioning.utils.errors import CaptioningError
@@ -11,6 +12,9 @@ _BOUNDS = {
     "gt": (">", lambda value, bound: value > bound),
     "le": ("<=", lambda value, bound: value <= bound),
 }
+
+_SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
+_BEAM_SETTINGS = ("num_beams", "length_penalty", "num_beam_groups", "diversity_penalty")
 
 
 def _setting(default: Any, text: str, **bounds: float) -> Any:
@@ -62,6 +66,22 @@ class GenerationConfig:
                 f"num_beam_groups must divide num_beams ({self.num_beams}), got {self.num_beam_groups}"
             )
 
+    def check_effect(self, names: Iterable[str]) -> None:
+        """Raise CaptioningError if one of the named settings differs from its default and has no effect."""
+        for name in names:
+            if getattr(self, name) == _DEFAULTS[name]:
+                continue
+            if name in _SAMPLING_SETTINGS and not self.do_sample:
+                raise CaptioningError(f"{name} has no effect without sampling; set do_sample, or remove {name}")
+            if name in _BEAM_SETTINGS and self.do_sample:
+                raise CaptioningError(f"{name} has no effect with do_sample; remove one of them")
+            if name == "length_penalty" and self.num_beams == 1:
+                raise CaptioningError("length_penalty has no effect without beam search; set num_beams, or remove it")
+            if name == "diversity_penalty" and self.num_beam_groups == 1:
+                raise CaptioningError(
+                    "diversity_penalty has no effect without groups; set num_beam_groups, or remove it"
+                )
+
     def check_num_return_sequences(self, num_return_sequences: int) -> None:
         """Raise CaptioningError if the settings cannot produce this number of captions per image."""
         if num_return_sequences < 1:
@@ -71,6 +91,9 @@ class GenerationConfig:
                 f"num_return_sequences must be in [1, {self.num_beams}], got {num_return_sequences}; "
                 "increase num_beams or set do_sample"
             )
+
+
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(GenerationConfig)}
 
 
 # jsonargparse takes the help of "captioning fit" from the docstring.

@@ -40,6 +40,7 @@ class BackboneSpec:
         preprocessing: mean, std and interpolation of :class:`~captioning.preprocessing.image.ImageTransform`.
         load_pretrained: returns the pretrained state dict of the given CNN; None if there are no pretrained weights.
         dilated_strides: smaller output strides that the CNN supports by dilation, with the same weights.
+        is_installed: the pretrained weights come from a required package, so every installation has them.
     """
 
     build: Callable[[int], nn.Module]
@@ -50,6 +51,7 @@ class BackboneSpec:
     preprocessing: Mapping[str, Any]
     load_pretrained: Callable[[nn.Module], dict[str, Tensor]] | None
     dilated_strides: tuple[int, ...] = ()
+    is_installed: bool = False
 
 
 def _torchvision(
@@ -104,6 +106,7 @@ def _efficientnet_lite(variant: int) -> BackboneSpec:
         return dict(zip(network.state_dict(), weights.values(), strict=True))
 
     return BackboneSpec(build, "bn2", 1280, 32, 256, _LITE, load_pretrained, dilated_strides=(8, 16))
+    return BackboneSpec(build, "bn2", 1280, 32, 256, _LITE, load_pretrained, is_installed=True)
 
 
 @contextlib.contextmanager
@@ -166,6 +169,11 @@ def check_backbone_name(name: str) -> None:
         f"unknown backbone '{name}'{nearest}; choose one of {', '.join(BACKBONES)}, or '{TIMM_PREFIX}NAME' for a model "
         "of timm"
     )
+
+
+def has_installed_weights(name: str) -> bool:
+    """Whether every installation has the pretrained weights of a backbone."""
+    return name in BACKBONES and BACKBONES[name].is_installed
 
 
 def build_backbone(name: str, weights: str, image_size: int | None, output_stride: int | None) -> Backbone:

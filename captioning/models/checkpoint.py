@@ -18,7 +18,7 @@ from torch import Tensor
 
 from captioning.models import format1
 from captioning.models.attention import AttentionMode
-from captioning.models.backbones import init_empty_weights
+from captioning.models.backbones import has_installed_weights, init_empty_weights
 from captioning.models.decoder import Decoder
 from captioning.models.encoder import Encoder
 from captioning.models.pretrained import PRETRAINED, resolve_model_path
@@ -122,12 +122,15 @@ def build_model_header(
 
 
 def compact(model: ModelFile) -> ModelFile:
-    """Return the model in half precision, with those encoder tensors only that differ from the pretrained weights.
+    """Return the model in half precision, without those encoder tensors that equal the pretrained weights.
 
-    The pretrained weights of the backbone are required to load the result.
+    These weights are then required to load the result. A backbone whose pretrained weights are not in an installed
+    package, such as one of timm, keeps all its tensors.
     """
-    config = {**model.header["encoder"], "weights": "pretrained"}
-    pretrained = {f"encoder.{name}": tensor for name, tensor in Encoder(**config).state_dict().items()}
+    config, pretrained = dict(model.header["encoder"]), {}
+    if has_installed_weights(config["backbone"]):
+        config["weights"] = "pretrained"
+        pretrained = {f"encoder.{name}": tensor for name, tensor in Encoder(**config).state_dict().items()}
     tensors = {
         name: tensor.half() if tensor.is_floating_point() else tensor
         for name, tensor in model.tensors.items()

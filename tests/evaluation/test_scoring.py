@@ -195,3 +195,22 @@ def test_invalid_references(tmp_path: Path, text: Path, coco: Path) -> None:
         scoring.score_files([predictions, subset], coco)
     with pytest.raises(CaptioningError, match="cannot be read"):
         scoring.score_files([tmp_path / "missing.txt"], text)
+
+
+def test_an_empty_caption_scores_as_empty(coco: Path, tmp_path: Path) -> None:
+    """COCO's evaluation reads such results; published ones contain them."""
+    captions = [*GOOD[:3], ""]
+    paths = write_predictions(tmp_path, captions)
+    reports = [scoring.score_files([paths[name]], coco) for name in ("coco", "predict", "karpathy")]
+    expected = score(captions, REFERENCES)
+    for report in reports:
+        assert report.num_images == 4
+        assert report.systems[0].metrics == pytest.approx(expected.metrics)
+    assert [scores[3] for scores in expected.per_caption.values()] == [0, 0]
+    assert expected.metrics["bleu1"] < score(GOOD, REFERENCES).metrics["bleu1"]
+
+
+def test_a_file_of_empty_captions(coco: Path, tmp_path: Path) -> None:
+    report = scoring.score_files([write_predictions(tmp_path, [""] * 4)["coco"]], coco, bootstrap=True)
+    assert report.systems[0].metrics["cider_d"] == report.systems[0].metrics["bleu4"] == 0
+    assert "nan" not in report.to_table()

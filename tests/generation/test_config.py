@@ -69,3 +69,31 @@ def test_each_field_has_help_and_only_known_bounds() -> None:
         assert f"{field.name}: {field.metadata['help']}" in GenerationConfig.__doc__
         if field.type is not bool:
             assert field.metadata.keys() & {"ge", "gt"}, f"{field.name} has no lower bound"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 0.5}, "temperature has no effect without sampling; set do_sample"),
+        ({"top_k": 5}, "top_k has no effect without sampling"),
+        ({"top_p": 0.9}, "top_p has no effect without sampling"),
+        ({"num_beams": 3, "do_sample": True}, "num_beams has no effect with do_sample"),
+        ({"length_penalty": 0.7, "do_sample": True}, "length_penalty has no effect with do_sample"),
+        ({"length_penalty": 0.7}, "length_penalty has no effect without beam search; set num_beams"),
+        ({"num_beams": 3, "diversity_penalty": 2.0}, "diversity_penalty has no effect without groups"),
+    ],
+)
+def test_settings_without_effect(settings: dict, message: str) -> None:
+    with pytest.raises(CaptioningError, match=message):
+        GenerationConfig(**settings).check_effect(settings)
+
+
+def test_settings_with_effect() -> None:
+    for settings in (
+        {"do_sample": True, "temperature": 0.7, "top_k": 9, "top_p": 0.9},
+        {"num_beams": 6, "num_beam_groups": 3, "diversity_penalty": 1.0, "length_penalty": 0.7},
+        {"temperature": 1.0},  # the default
+    ):
+        GenerationConfig(**settings).check_effect(settings)
+    stored_beams = GenerationConfig(num_beams=3, length_penalty=0.7, do_sample=True)
+    stored_beams.check_effect(["do_sample"])  # only settings that the user gave are checked

@@ -259,3 +259,15 @@ def test_tensor_names_of_format_1() -> None:
     }
     tensors = {name: torch.zeros(()) for name in names}
     assert list(format1.upgrade_tensors(tensors)) == list(names.values())
+
+
+@pytest.mark.parametrize("backbone", ["tiny", "resnet18", "timm/test_vit"])
+def test_compact_files_of_backbones_whose_weights_are_not_installed_are_complete(backbone: str, tmp_path: Path) -> None:
+    model = make_model(backbone)
+    path = tmp_path / "compact.safetensors"
+    write_model_file(path, *compact(model))
+    encoder, decoder, _ = build_modules(read_model(path))
+    for name, module in (("encoder", encoder), ("decoder", decoder)):
+        for key, tensor in module.state_dict().items():
+            torch.testing.assert_close(tensor, model.tensors[f"{name}.{key}"], rtol=1e-3, atol=1e-3)
+    assert path.stat().st_size < 0.6 * sum(tensor.nbytes for tensor in model.tensors.values()) + 20_000

@@ -69,3 +69,11 @@ def test_atomic_dir_resumes_after_an_error(tmp_path: Path) -> None:
         (temporary / "b.txt").write_text("b")
     assert sorted(file.name for file in path.iterdir()) == ["a.txt", "b.txt"]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_have_the_permissions_that_open_gives(tmp_path: Path) -> None:
+    (tmp_path / "usual").write_text("")
+    with atomic_write(tmp_path / "model") as temporary:
+        temporary.write_text("")
+        temporary.chmod(0o600)
+    assert (tmp_path / "model").stat().st_mode == (tmp_path / "usual").stat().st_mode

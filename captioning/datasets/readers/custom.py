@@ -1,6 +1,7 @@
 """Custom datasets: a CSV, TSV or JSONL file of captions, or a directory with ``name.txt`` beside ``name.jpg``."""
 
 import csv
+import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -42,7 +43,7 @@ def read_records(root: Path) -> list[Record]:
 
 
 def _read_pairs(root: Path) -> list[Record]:
-    pairs = {image: tuple(text.read_text(encoding="utf-8").splitlines()) for image, text in _image_text_pairs(root)}
+    pairs = {image: tuple(_read_text(text).splitlines()) for image, text in _image_text_pairs(root)}
     splits = hash_split(str(image.relative_to(root)) for image in pairs)
     records = (Record(image, captions, splits[str(image.relative_to(root))]) for image, captions in pairs.items())
     return filter_usable(root, records)
@@ -89,7 +90,7 @@ def _parse_rows(path: Path) -> Iterator[_Row]:
 
 
 def _parse_jsonl(path: Path) -> Iterator[_Row]:
-    for line_number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for line_number, line in enumerate(_read_text(path).splitlines(), 1):
         position = f"{path}, line {line_number}"
         if not line.strip():
             continue
@@ -103,13 +104,31 @@ def _parse_jsonl(path: Path) -> Iterator[_Row]:
 
 
 def _parse_table(path: Path) -> Iterator[_Row]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    text = _read_text(path)
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(path, text))
+    try:
         for row in rows:
             position = f"{path}, line {rows.line_num}"
             if None in row:
                 raise CaptioningError(f"{position}: more fields than the header; put quotes around captions")
             yield _parse_row(position, row)
+    except csv.Error as error:
+        raise CaptioningError(f"{path}, line {rows.line_num}: {error}; check the quotes") from None
+
+
+def _delimiter(path: Path, text: str) -> str:
+    """Tab for TSV; for CSV a comma, or a semicolon, which spreadsheets write where the comma is the decimal mark."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    header = text.partition("\n")[0]
+    return ";" if header.count(";") > header.count(",") else ","
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CaptioningError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
 
 
 def _parse_row(position: str, row: Mapping[str, Any]) -> _Row:

@@ -34,6 +34,7 @@ a.jpg,"A dog, black",Rex,
 b.png,A cat
 c.jpg,A bird,A crow,Corvid
 """
+SEMICOLONS = ROWS.replace("image,caption", "image;caption").replace("pg,", "pg;").replace("png,", "png;")
 TABS = """file\tcaption_1\tcaption_2\tcaption_3
 a.jpg\tA dog, black\tRex\t
 b.png\tA cat\t\t
@@ -43,8 +44,14 @@ c.jpg\tA bird\tA crow\tCorvid
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("captions.csv", ROWS), ("captions.csv", COLUMNS), ("captions.tsv", TABS), ("mine.csv", "\ufeff" + ROWS)],
-    ids=["rows", "columns", "tabs", "a spreadsheet's, named itself"],
+    [
+        ("captions.csv", ROWS),
+        ("captions.csv", COLUMNS),
+        ("captions.csv", SEMICOLONS),
+        ("captions.tsv", TABS),
+        ("mine.csv", "\ufeff" + ROWS),
+    ],
+    ids=["rows", "columns", "semicolons", "tabs", "a spreadsheet's, named itself"],
 )
 def test_tables(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text, encoding="utf-8")
@@ -116,6 +123,20 @@ def test_bad_rows_are_named(folder: Path, name: str, text: str, message: str) ->
     with pytest.raises(CaptioningError, match=message) as caught:
         datasets.load_records(folder)
     assert str(folder / name) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["captions.csv", "captions.tsv", "captions.jsonl", "images/a.txt"])
+def test_text_in_another_encoding_is_named(folder: Path, name: str) -> None:
+    (folder / name).write_bytes("image,caption\na.jpg,Ein Bär\n".encode("latin-1"))
+    with pytest.raises(CaptioningError, match=r"not UTF-8 text \(byte 25\); save it as UTF-8") as caught:
+        datasets.load_records(folder)
+    assert str(folder / name) in str(caught.value)
+
+
+def test_a_quote_that_is_not_closed(folder: Path) -> None:
+    (folder / "captions.csv").write_text('image,caption\na.jpg,"' + "A dog\n" * 30_000)
+    with pytest.raises(CaptioningError, match=r"line \d+: field larger than field limit .*; check the quotes"):
+        datasets.load_records(folder)
 
 
 def test_a_folder_without_captions_says_what_was_looked_for(tmp_path: Path, pictures: Pictures) -> None:
