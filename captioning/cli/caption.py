@@ -116,6 +116,7 @@ def _check_options(options: argparse.Namespace) -> dict[str, Any]:
         raise CaptioningError(f"--batch-size must be >= 1, got {options.batch_size}")
     if not 0 <= options.seed < 2**63:
         raise CaptioningError(f"--seed must be in [0, {2**63 - 1}], got {options.seed}")
+    generation_options(options)
     given = {name: value for name in _OVERLAY_FLAGS if (value := getattr(options, name)) is not None}
     if given and not options.overlay_dir:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)

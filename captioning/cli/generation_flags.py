@@ -21,5 +21,9 @@ def add_generation_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def generation_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The generation settings that were given; None where a flag is absent."""
-    return {field.name: getattr(options, field.name) for field in dataclasses.fields(GenerationConfig)}
+    """The generation settings that were given, within their bounds; None where a flag is absent."""
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(GenerationConfig)}
+    for name, value in given.items():
+        if value is not None:
+            GenerationConfig.check_bounds(name, value)
+    return given

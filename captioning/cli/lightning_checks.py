@@ -25,11 +25,6 @@ def check_arguments(arguments: Sequence[str]) -> int | None:
         config |= _flatten(_load_config(Path(path)))
     config |= {name: values[-1] for name, values in given.items()}
     ckpt_path, init_from = (_none_if_null(config.get(name)) for name in ("ckpt_path", "model.init_from"))
-    if ckpt_path is not None and init_from is not None:
-        raise CaptioningError(
-            f"ckpt_path {ckpt_path} resumes a run and init_from {init_from} starts a new one: give only one of them "
-            "(--model.init_from null disables that of a config)"
-        )
     if ckpt_path is not None and not Path(ckpt_path).is_file():
         raise CaptioningError(f"{ckpt_path}: checkpoint not found; 'captioning fit' writes them to its run directory")
     if init_from is not None and not resolve_model_path(init_from).is_file():

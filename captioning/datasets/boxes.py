@@ -9,7 +9,7 @@ import numpy as np
 
 from captioning.datasets.categories import label_category
 from captioning.datasets.record import LabeledBox, Record
-from captioning.preprocessing.image import Box
+from captioning.preprocessing.box import Box
 
 
 def boxes_by_category(boxes: Iterable[LabeledBox]) -> dict[str, tuple[Box, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from captioning.preprocessing.image import Box
+from captioning.preprocessing.box import Box
 from captioning.utils.errors import CaptioningError
 
 if TYPE_CHECKING:

@@ -55,16 +55,21 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            for key, (operator, is_within) in _BOUNDS.items():
-                if key in field.metadata and not is_within(value, field.metadata[key]):
-                    raise CaptioningError(f"{field.name} must be {operator} {field.metadata[key]}, got {value}")
+            self.check_bounds(field.name, getattr(self, field.name))
         if self.min_length > self.max_length:
             raise CaptioningError(f"min_length must be <= max_length ({self.max_length}), got {self.min_length}")
         if self.num_beams % self.num_beam_groups:
             raise CaptioningError(
                 f"num_beam_groups must divide num_beams ({self.num_beams}), got {self.num_beam_groups}"
             )
+
+    @classmethod
+    def check_bounds(cls, name: str, value: Any) -> None:
+        """Raise CaptioningError if a value of one setting is out of its bounds."""
+        bounds = cls.__dataclass_fields__[name].metadata
+        for key, (operator, is_within) in _BOUNDS.items():
+            if key in bounds and not is_within(value, bounds[key]):
+                raise CaptioningError(f"{name} must be {operator} {bounds[key]}, got {value}")
 
     def check_effect(self, names: Iterable[str]) -> None:
         """Raise CaptioningError if one of the named settings differs from its default and has no effect."""

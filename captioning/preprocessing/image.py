@@ -4,13 +4,14 @@ import dataclasses
 import io
 import os
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeGuard
+from typing import Literal, TypeGuard
 
 import numpy as np
 import torch
 from PIL import ExifTags, Image, ImageOps
 
 from captioning.preprocessing.arrays import array_to_image, tensor_to_image
+from captioning.preprocessing.box import Box
 from captioning.preprocessing.color import to_srgb
 from captioning.preprocessing.download import download, is_url
 from captioning.utils.errors import CaptioningError, MissingFileError
@@ -120,26 +121,6 @@ def _to_upright_srgb(image: Image.Image) -> Image.Image:
     if not image.width or not image.height:
         raise ValueError("it has no pixels")
     return to_srgb(ImageOps.exif_transpose(image))
-
-
-class Box(NamedTuple):
-    """A rectangle in fractions of the image width and height; (0, 0, 1, 1) is the whole image."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    @property
-    def area(self) -> float:
-        return (self.right - self.left) * (self.bottom - self.top)
-
-    def contains(self, x: float, y: float) -> bool:
-        return self.left <= x <= self.right and self.top <= y <= self.bottom
-
-    def expand(self, dx: float, dy: float) -> "Box":
-        """Move the left and right edges outward by ``dx``, the top and bottom edges by ``dy``."""
-        return Box(self.left - dx, self.top - dy, self.right + dx, self.bottom + dy)
 
 
 @dataclasses.dataclass(frozen=True)

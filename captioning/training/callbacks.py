@@ -32,6 +32,21 @@ class SeedEveryBatch(Callback):
         torch.manual_seed(seed + trainer.fit_loop.total_batch_idx * trainer.world_size + trainer.global_rank)
 
 
+class CheckMonitors(Callback):
+    """Reports a monitored metric that does not exist after the first validation batches, not after the first epoch."""
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            return
+        metrics = sorted(name for name in trainer.callback_metrics if name.startswith("val/"))
+        settings: Any = trainer  # callbacks is set outside of its class
+        for callback in settings.callbacks:
+            monitor, name = getattr(callback, "monitor", None), type(callback).__name__
+            if monitor is not None and monitor not in metrics and not monitor.startswith("train/"):
+                known = ", ".join(metrics)
+                raise CaptioningError(f"{name}.monitor: there is no metric '{monitor}'; use one of {known}")
+
+
 class EMAWeights(WeightAveraging):
     """Validates and saves an exponential moving average of the weights.
 
@@ -158,7 +173,7 @@ class LogCaptions(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         settings: Any = trainer  # fast_dev_run is set outside of its class
-        if stage in ("fit", "validate") and not _tensorboard_loggers(trainer) and not settings.fast_dev_run:
+        if stage == "fit" and not _tensorboard_loggers(trainer) and not settings.fast_dev_run:
             rank_zero_warn(
                 "LogCaptions logs nothing without a TensorBoardLogger; "
                 "set trainer.logger to pytorch_lightning.loggers.TensorBoardLogger"

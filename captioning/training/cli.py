@@ -1,34 +1,29 @@
 """``captioning fit | validate | test | predict | cache-features``: LightningCLI with one-line errors, warm starts."""
 
-import difflib
 import logging
-import re
+import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from pytorch_lightning.trainer.states import TrainerStatus
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from captioning import objectives
-from captioning.models.checkpoint import read_model
-from captioning.training.callbacks import PredictionWriter, SaveTrainingConfig, SeedEveryBatch
-from captioning.training.checkpoint_io import ModelFileCheckpointIO, load_checkpoint, model_file_path
+from captioning.training.callbacks import CheckMonitors, PredictionWriter, SaveTrainingConfig, SeedEveryBatch
+from captioning.training.checkpoint_io import ModelFileCheckpointIO, model_file_path
+from captioning.training.config_checks import check_config
+from captioning.training.config_errors import OneLineErrorParser, explain, one_line
+from captioning.training.config_sources import check_against_checkpoint, flatten, inherited_settings
 from captioning.training.datamodule import CaptionDataModule
 from captioning.training.initialization import load_initial_weights
 from captioning.training.module import CaptioningModule
+from captioning.training.run_directory import continue_in_run_directory, keep_metrics, resume_advice, run_directory
 from captioning.utils.errors import CaptioningError
-
-_NOT_CONFIGURED = ("vocabulary_size", "feature_size", "num_locations")  # follow from the vocabulary and the encoder
-
-
-class OneLineErrorParser(LightningArgumentParser):
-    """Raises errors as one line, without the usage."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise CaptioningError(" ".join(message.split()))
+from captioning.utils.threads import THREADS_HELP
 
 
 class CaptioningCLI(LightningCLI):
@@ -36,6 +31,7 @@ class CaptioningCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_lightning_class_args(PredictionWriter, "predictions")
+        parser.add_argument("--threads", type=int | None, default=None, help=THREADS_HELP)
         parser.link_arguments("data.vocabulary", "model.vocabulary", apply_on="instantiate")
         parser.link_arguments("model.init_from", "data.init_from")
 
@@ -44,17 +40,24 @@ class CaptioningCLI(LightningCLI):
         subparser = self._subcommand_parsers[command] if _is_lightning_command(command) else parser
         try:
             config = self._command_config(parser.parse_args(arguments))
-            settings = _inherited_settings(command, config)
+            settings = inherited_settings(command, config)
             if settings:
                 # Settings that are not given take the values of the source. A second parse finds out which are given.
-                subparser.set_defaults({f"model.{name}": value for name, value in _flatten(settings)})
+                subparser.set_defaults({f"model.{name}": value for name, value in flatten(settings)})
             self.config = parser.parse_args(arguments)
         except CaptioningError as error:
-            raise CaptioningError(_explain(str(error), args, subparser)) from None
+            raise CaptioningError(explain(str(error), args, subparser)) from None
         config = self._command_config(self.config)
         if config.get("ckpt_path") is not None:
-            _check_against_checkpoint(config, settings)
+            check_against_checkpoint(config, settings)
             config.data.init_from = config.ckpt_path  # the vocabulary is the checkpoint's
+            if command == "fit":
+                continue_in_run_directory(config)
+        if command != "fit":
+            config.trainer.logger = False  # otherwise each evaluation leaves a version directory
+            if config.predictions.path is None and config.get("ckpt_path") is not None:
+                config.predictions.path = (run_directory(config.ckpt_path) or Path()) / "predictions.jsonl"
+        check_config(config, settings)
 
     @staticmethod
     def _command_config(config: Any) -> Any:
@@ -70,6 +73,20 @@ class CaptioningCLI(LightningCLI):
             # Lightning restores the weights later than the fingerprint of the feature cache requires the encoder's.
             load_initial_weights(path, self.model.encoder, self.model.decoder, self.model.vocabulary)
 
+    def fit(self, **arguments: Any) -> None:
+        """Train; Ctrl-C prints how to resume."""
+        checkpoint, path = self.trainer.checkpoint_callback, arguments.get("ckpt_path")
+        if path is not None and self.trainer.is_global_zero:
+            keep_metrics(self.trainer.logger, path)
+        try:
+            self.trainer.fit(**arguments)
+        except SystemExit:  # Lightning replaces KeyboardInterrupt
+            if self.trainer.state.status != TrainerStatus.INTERRUPTED or not isinstance(checkpoint, ModelCheckpoint):
+                raise
+            if self.trainer.is_global_zero:
+                print("\n".join(resume_advice(_relative_path(checkpoint.dirpath or "."))), file=sys.stderr)
+            sys.exit(130)
+
     def after_fit(self) -> None:
         checkpoint = self.trainer.checkpoint_callback
         if isinstance(checkpoint, ModelCheckpoint) and checkpoint.best_model_path and self.trainer.is_global_zero:
@@ -79,6 +96,7 @@ class CaptioningCLI(LightningCLI):
             print(f"best checkpoint{score}: {best}")
             print(f"model file: {model_file_path(best)}")
             print(f"try it: captioning caption IMAGE --model {model_file_path(best)} --overlay-dir DIR")
+            print(f"curves: captioning plot {best.parent.parent}")
 
     def after_predict(self) -> None:
         writer = self._command_config(self.config_init)["predictions"]
@@ -87,91 +105,6 @@ class CaptioningCLI(LightningCLI):
 
 def _is_lightning_command(command: str) -> bool:
     return command != "cache-features"
-
-
-def _inherited_settings(command: str, config: Any) -> dict[str, Any]:
-    """Model settings of the checkpoint or of ``init_from``, nested as in the config; empty without either."""
-    path, source = config.get("ckpt_path"), config.model.init_from
-    if path is not None and source is not None:
-        raise CaptioningError(
-            f"ckpt_path {path} resumes a run and init_from {source} starts a new one: give only one of them "
-            "(--model.init_from null disables that of a config)"
-        )
-    if path is not None:
-        parameters = load_checkpoint(path)["hyper_parameters"]
-        names = ("encoder", "decoder", "objective") if command == "fit" else ("encoder", "decoder")
-        return {name: parameters[name] for name in names if parameters.get(name) is not None}
-    if source is None:
-        if command not in ("fit", "cache-features"):
-            raise CaptioningError(f"'captioning {command}' requires a trained model: add --ckpt_path FILE.ckpt")
-        return {}
-    header = read_model(source).header
-    decoder = {name: value for name, value in header["decoder"].items() if name not in _NOT_CONFIGURED}
-    attention_mode = header["attention_mode"]
-    inherited: dict[str, Any] = {"encoder": header["encoder"], "decoder": decoder, "generation": header["generation"]}
-    return {**inherited, "attention_mode": attention_mode} if attention_mode is not None else inherited
-
-
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested settings as ("decoder.hidden_size", 600). A class_path with its init_args stays one value."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and "class_path" not in value:
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def _check_against_checkpoint(config: Any, settings: Mapping[str, Any]) -> None:
-    """Refuse model settings that differ from those of the checkpoint, which has weights for its own settings only."""
-    given = config.model.as_dict()
-    for name, value in _flatten(settings):
-        own: Any = given
-        for part in name.split("."):
-            own = own[part]
-        if own != value:
-            raise CaptioningError(
-                f"model.{name} is {_short(own)}, but {_short(value)} in the checkpoint {config.ckpt_path}; omit the "
-                "setting, or start a new run with --model.init_from instead of --ckpt_path"
-            )
-
-
-def _short(value: Any) -> str:
-    return (
-        value["class_path"].rpartition(".")[2] if isinstance(value, Mapping) and "class_path" in value else str(value)
-    )
-
-
-def _explain(message: str, arguments: Sequence[str], parser: LightningArgumentParser) -> str:
-    """Shorten a message of the parser, and add the nearest setting or the possible values."""
-    key = re.search(r'[Kk]ey "([\w.]+)"', message)
-    rejected = re.search(r"Option '([\w.]+)' is not accepted", message)
-    if key and rejected:
-        command = f"captioning {arguments[0]} --{key[1]}.help CLASS"
-        return f"{key[1]} has no setting '{rejected[1]}'; '{command}' lists its settings"
-    if key and "Expected a dot import path" in message:
-        value = message.rpartition("Given value: ")[2]
-        return (
-            f"{key[1]}: unknown class '{value}'; choose one of {', '.join(objectives.__all__)} or give an import path"
-        )
-    if key and "Given value: " in message:
-        return f"{key[1]}: {_expected(message)}, got {message.rpartition('Given value: ')[2]}"
-    named = re.search(r"(?:[Oo]ption '|unrecognized arguments: --|Key ')([\w.]+)", message)
-    if named is None:
-        return message
-    from_file = "unrecognized arguments" not in message
-    configs = [argument for argument in arguments if argument.endswith((".yaml", ".yml"))] if from_file else []
-    close = difflib.get_close_matches(named[1], [action.dest for action in parser._actions], n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"'captioning {arguments[0]} --help' lists all settings"
-    return f"{''.join(f'{config}: ' for config in configs)}{message}; {hint}"
-
-
-def _expected(message: str) -> str:
-    """What the parser expected, without the repetitions for the members of a union type."""
-    parts = re.findall(r"Expected (?:a |an )?(.+?)(?= - | Given value|\.? Got|$)", message)
-    names = {"<class 'int'>": "a whole number", "<class 'float'>": "a number", "<class 'NoneType'>": "null"}
-    return (
-        "expected " + " or ".join(dict.fromkeys(names.get(part, part) for part in parts)) if parts else "invalid value"
-    )
 
 
 def _relative_path(path: str | Path) -> Path:
@@ -184,7 +117,21 @@ def main(arguments: Sequence[str]) -> None:
     _filter_warnings()
     torch.set_flush_denormal(True)  # denormal gradients make the first epochs three times as slow
     run = _is_lightning_command(arguments[0])
-    cli = CaptioningCLI(
+    try:
+        cli = _make_cli(arguments, run)
+        if not run:
+            _cache_features(cli)
+    except (MisconfigurationException, UnicodeDecodeError) as error:
+        raise CaptioningError(one_line(error)) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise CaptioningError(f"{error.filename}: {error.strerror}; check the path and its permissions") from None
+
+
+def _make_cli(arguments: Sequence[str], run: bool) -> CaptioningCLI:
+    """Parse the arguments and, with ``run``, run the command."""
+    return CaptioningCLI(
         CaptioningModule,
         CaptionDataModule,
         save_config_callback=SaveTrainingConfig,
@@ -193,7 +140,7 @@ def main(arguments: Sequence[str]) -> None:
         parser_kwargs={"prog": "captioning"},
         seed_everything_default=0,
         trainer_defaults={
-            "callbacks": [SeedEveryBatch()],
+            "callbacks": [SeedEveryBatch(), CheckMonitors()],
             "plugins": [{"class_path": f"{ModelFileCheckpointIO.__module__}.{ModelFileCheckpointIO.__name__}"}],
             "use_distributed_sampler": False,  # LengthGroupedBatchSampler divides the data among processes
         },
@@ -202,8 +149,6 @@ def main(arguments: Sequence[str]) -> None:
         run=run,
         args=list(arguments),
     )
-    if not run:
-        _cache_features(cli)
 
 
 def _cache_features(cli: CaptioningCLI) -> None:
@@ -232,6 +177,7 @@ def _filter_warnings() -> None:
         ".*in eval mode at the start of training.*",  # intended for a frozen encoder
         ".*LeafSpec.*is deprecated.*",
         ".*Checkpoint directory .* exists and is not empty.*",
+        ".*Experiment logs directory .* exists and is not empty.*",  # keep_metrics keeps the metrics of the run
         ".*WeightAveraging state cannot be restored.*",  # the weights of the checkpoint are the averaged ones
     ):
         warnings.filterwarnings("ignore", message=message)

@@ -1,6 +1,7 @@
 """Loading, scoring and comparison of the captions of any system."""
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -144,12 +145,13 @@ def test_paired_bootstrap_p_values() -> None:
     assert scoring.paired_bootstrap_p_values(good, good, weights)["bleu1"] == 1
 
 
-@pytest.mark.filterwarnings("always:METEOR is not computed")
 def test_table_of_two_systems(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = (
         write(tmp_path / name, "\n".join(captions)) for name, captions in (("good.txt", GOOD), ("bad.txt", BAD))
     )
-    main(["score", str(good), str(bad), str(text), "--bootstrap"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        main(["score", str(good), str(bad), str(text), "--bootstrap"])
     output = capsys.readouterr()
     header, *rows, count = output.out.splitlines()
     assert header.split() == ["good.txt", "bad.txt", "p"]

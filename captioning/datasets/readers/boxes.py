@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from captioning.datasets.readers.json_file import load_json
 from captioning.datasets.record import LabeledBox, Record
-from captioning.preprocessing.image import Box
+from captioning.preprocessing.box import Box
 from captioning.utils.errors import CaptioningError
 
 BoxLookup = Callable[[Record], "tuple[LabeledBox, ...] | None"]

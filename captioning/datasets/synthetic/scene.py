@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from captioning.preprocessing.image import Box
+from captioning.preprocessing.box import Box
 
 COLORS = {
     "red": (220, 40, 40),

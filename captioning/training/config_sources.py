@@ -1,0 +1,66 @@
+"""Model settings that a run takes from a checkpoint or from ``init_from``."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from captioning.models.checkpoint import read_model
+from captioning.training.checkpoint_io import load_checkpoint
+from captioning.utils.errors import CaptioningError
+
+_NOT_CONFIGURED = ("vocabulary_size", "feature_size", "num_locations")  # follow from the vocabulary and the encoder
+_TRAINING_COMMANDS = ("fit", "cache-features")
+
+
+def inherited_settings(command: str, config: Any) -> dict[str, Any]:
+    """Model settings of the checkpoint or of ``init_from``, nested as in the config; empty without either."""
+    path, source = config.get("ckpt_path"), config.model.init_from
+    if path is not None and source is not None:
+        raise CaptioningError(
+            f"ckpt_path {path} resumes a run and init_from {source} starts a new one: give only one of them "
+            "(--model.init_from null disables that of a config)"
+        )
+    if path is not None:
+        parameters = load_checkpoint(path)["hyper_parameters"]
+        names = ("encoder", "decoder", "objective") if command == "fit" else ("encoder", "decoder")
+        return {name: parameters[name] for name in names if parameters.get(name) is not None}
+    if source is None:
+        if command not in _TRAINING_COMMANDS:
+            raise CaptioningError(f"'captioning {command}' requires a trained model: add --ckpt_path FILE.ckpt")
+        return {}
+    header = read_model(source).header
+    decoder = {name: value for name, value in header["decoder"].items() if name not in _NOT_CONFIGURED}
+    attention_mode = header["attention_mode"]
+    inherited: dict[str, Any] = {"encoder": header["encoder"], "decoder": decoder, "generation": header["generation"]}
+    return {**inherited, "attention_mode": attention_mode} if attention_mode is not None else inherited
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings as ("decoder.hidden_size", 600). A class_path with its init_args stays one value."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and "class_path" not in value:
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def check_against_checkpoint(config: Any, settings: Mapping[str, Any]) -> None:
+    """Refuse model settings that differ from those of the checkpoint, which has weights for its own settings only."""
+    given = config.model.as_dict()
+    different = []
+    for name, value in flatten(settings):
+        own: Any = given
+        for part in name.split("."):
+            own = own[part]
+        if own != value:
+            different.append(f"model.{name} is {_short(own)}, but {_short(value)} in the checkpoint")
+    if different:
+        raise CaptioningError(
+            f"{'; '.join(different)} {config.ckpt_path}; omit {'them' if len(different) > 1 else 'the setting'}, or "
+            "start a new run with --model.init_from instead of --ckpt_path"
+        )
+
+
+def _short(value: Any) -> str:
+    return (
+        value["class_path"].rpartition(".")[2] if isinstance(value, Mapping) and "class_path" in value else str(value)
+    )
