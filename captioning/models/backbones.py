@@ -105,8 +105,7 @@ def _efficientnet_lite(variant: int) -> BackboneSpec:
         # _blocks.5._expand_conv is blocks.3.0.conv_pw). tests/models/test_backbones_pretrained.py checks each name.
         return dict(zip(network.state_dict(), weights.values(), strict=True))
 
-    return BackboneSpec(build, "bn2", 1280, 32, 256, _LITE, load_pretrained, dilated_strides=(8, 16))
-    return BackboneSpec(build, "bn2", 1280, 32, 256, _LITE, load_pretrained, is_installed=True)
+    return BackboneSpec(build, "bn2", 1280, 32, 256, _LITE, load_pretrained, (8, 16), is_installed=True)
 
 
 @contextlib.contextmanager
