@@ -112,7 +112,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert scores_after == scores[-epochs_left:]
     for key, weight in weights.items():
         assert torch.equal(weight, weights_after[key]), key
-    assert ("objective.estimator.baseline" in weights) == (attention == "hard")
+    has_baseline = any(key.startswith("objective.estimator.baseline") for key in weights)
+    assert has_baseline == (attention == "hard")
 
 
 def test_a_hard_model_is_tested_with_the_given_attention_mode(fit: Fit, config: Path, capsys) -> None:
