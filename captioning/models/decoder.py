@@ -151,8 +151,11 @@ class Decoder(nn.Module):
         """
         memory, state = self.init_state(features)
         num_steps = int(lengths.max())
-        embeddings = self._embed_inputs((token_ids if input_ids is None else input_ids)[..., :num_steps])
-        steps = self._run_steps(embeddings, state, memory, lengths, attention_fn)
+        input_ids = self._drop_words((token_ids if input_ids is None else input_ids)[..., :num_steps])
+        distinct_ids, inverse = input_ids.unique(return_inverse=True)  # a frequent word is projected once
+        distinct_embeddings = self.embedding(distinct_ids)
+        input_gates = F.embedding(inverse.permute(2, 0, 1), self.input_proj(distinct_embeddings))  # (T, B, C, 4H)
+        steps = self._run_steps(input_gates, state, memory, lengths, attention_fn)
 
         def stack(field: str) -> Tensor:
             return torch.stack([getattr(step, field) for step in steps], dim=2)  # (B, C, T, ·)
@@ -166,7 +169,8 @@ class Decoder(nn.Module):
         token_mask = torch.arange(num_steps) < lengths[..., None]  # (B, C, T)
         # The index is computed on the CPU, since nonzero() on the GPU synchronizes.
         index = token_mask.flatten().nonzero().squeeze(1).to(token_ids.device)  # (N,)
-        embeddings, hidden, context = (_flatten_tokens(x, index) for x in (embeddings, hidden, context))  # (N, ·)
+        hidden, context = (_flatten_tokens(x, index) for x in (hidden, context))  # (N, ·)
+        embeddings = F.embedding(inverse.flatten()[index], distinct_embeddings)  # (N, E)
         logits = self.output_logits(embeddings, hidden, context)  # (N, V), without padding
         targets = token_ids[..., 1 : num_steps + 1].flatten()[index]  # (N,)
         trace = None
@@ -180,20 +184,28 @@ class Decoder(nn.Module):
         attention_weights = attention_weights * token_mask[..., None].to(token_ids.device)  # (B, C, T, L)
         return DecoderOutput(logits, targets, attention_weights, token_mask, trace)
 
-    def _embed_inputs(self, input_ids: Tensor) -> Tensor:
-        """Input tokens (B, C, T) -> embeddings (B, C, T, E), with word dropout in training mode."""
+    def _drop_words(self, input_ids: Tensor) -> Tensor:
+        """Word dropout of input tokens (B, C, T) in training mode."""
         if self.training and self.word_dropout:
             dropped = torch.rand(input_ids.shape, device=input_ids.device) < self.word_dropout
             input_ids = input_ids.masked_fill(dropped, Vocabulary.UNK_ID)
-        return self.embedding(input_ids)
+        return input_ids
 
     def _run_steps(
-        self, embeddings: Tensor, state: DecoderState, memory: Memory, lengths: Tensor, attention_fn: AttentionFn | None
+        self,
+        input_gates: Tensor,
+        state: DecoderState,
+        memory: Memory,
+        lengths: Tensor,
+        attention_fn: AttentionFn | None,
     ) -> list[StepOutput]:
-        """Run the LSTM over input embeddings (B, C, T, E). Each step computes only the block of unfinished captions."""
+        """Run the LSTM over projected input embeddings (T, B, C, 4H).
+
+        Each step computes only the block of unfinished captions.
+        """
         num_images, num_captions = lengths.shape
         # unbind() instead of slices: the gradient of each slice is as large as the whole tensor.
-        all_gates = self.input_proj(embeddings).unbind(2)  # T × (B, C, 4H)
+        all_gates = input_gates.unbind()  # T × (B, C, 4H)
         state = DecoderState(*(x.expand(-1, num_captions, -1) for x in state))  # (B, C, H)
         steps = []
         for gates, (images, captions) in zip(all_gates, _active_blocks(lengths), strict=True):

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from captioning.datasets.batch import Batch
@@ -20,6 +19,7 @@ from captioning.generation import GenerationConfig
 from captioning.models.attention import AttentionFn, AttentionMode, make_attention_fn
 from captioning.models.decoder import Decoder, DecoderOutput
 from captioning.models.encoder import Encoder
+from captioning.objectives.token_cross_entropy import token_cross_entropy
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
 
@@ -169,7 +169,7 @@ def caption_nll(logits: Tensor, targets: Tensor, num_captions: int, label_smooth
         num_captions: number of captions that the tokens belong to.
         label_smoothing: probability mass of the target distribution that is uniform over the vocabulary.
     """
-    return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=label_smoothing) / num_captions
+    return token_cross_entropy(logits, targets, label_smoothing).sum() / num_captions
 
 
 def zero_loss(module: nn.Module) -> Tensor | float:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from captioning.datasets.batch import Batch, pad_captions
@@ -19,6 +18,7 @@ from captioning.objectives.estimators import leave_one_out_mean
 from captioning.objectives.neighbors import NeighborReward
 from captioning.objectives.rewards import CiderReward, build_reward, compute_rewards
 from captioning.objectives.rollout import Rollout, SampledRollout
+from captioning.objectives.token_cross_entropy import token_cross_entropy
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
 
@@ -90,7 +90,7 @@ def policy_gradient_loss(logits: Tensor, targets: Tensor, advantages: Tensor, nu
         advantages: (N,), reward of each token's caption minus the baseline.
         num_captions: number of captions that the tokens belong to.
     """
-    return (advantages * F.cross_entropy(logits, targets, reduction="none")).sum() / num_captions
+    return (advantages * token_cross_entropy(logits, targets)).sum() / num_captions
 
 
 def policy_gradient_step(
