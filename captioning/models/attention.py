@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
+from captioning.models.additive_score import additive_score
 from captioning.utils.errors import CaptioningError
 
 AttentionScoreType = Literal["additive", "dot", "general", "scaled_dot", "location"]
@@ -41,8 +42,7 @@ class AdditiveScore(nn.Module):
         return self.key_proj(features)  # (B, L, A)
 
     def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
-        energy = keys[:, None] + self.query_proj(hidden)[:, :, None]  # (B, C, L, A)
-        return self.energy_proj(energy.tanh()).squeeze(-1)  # (B, C, L)
+        return additive_score(keys, self.query_proj(hidden), self.energy_proj.weight[0])  # (B, C, L)
 
 
 class DotScore(nn.Module):
