@@ -17,25 +17,40 @@ from typing import Any
 from captioning.training.cli import main as training_cli
 
 CONFIG = Path(__file__).parents[1] / "configs" / "photos-hard.yaml"
-ESTIMATORS = {
-    "reinforce": "Reinforce",
-    "leave_one_out": "LeaveOneOut",
-    "learned": "LearnedBaseline",
-    "top_k": "TopKMarginalized",
-    "gumbel": "StraightThroughGumbel",
+ESTIMATORS = {  # class and number of samples
+    "reinforce": ("Reinforce", 1),
+    "leave_one_out": ("LeaveOneOut", 4),
+    "learned": ("LearnedBaseline", 1),
+    "top_k": ("TopKMarginalized", 2),
+    "gumbel": ("StraightThroughGumbel", 1),
 }
+# As in the recipe, but without the checkpoint of the best validation, since the training does not validate.
+CALLBACKS = [
+    {"class_path": "captioning.training.callbacks.EMAWeights", "init_args": {"decay": 0.99}},
+    {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": {"filename": "last"}},
+]
 CURVES = ("attention_entropy", "argmax_changed", "advantage_variance", "score_function_grad_norm", "reward")
 
 
 def run(name: str, seed: int, options: argparse.Namespace, further: Sequence[str]) -> dict[str, Any]:
     """Train with an estimator and validate with both attention modes."""
-    estimator = ("--model.objective.init_args.estimator", f"captioning.objectives.{ESTIMATORS[name]}")
+    class_name, num_samples = ESTIMATORS[name]
+    setting = "--model.objective.init_args.estimator"
+    estimator = (setting, f"captioning.objectives.{class_name}", f"{setting}.num_samples", str(num_samples))
     shared = ("--config", str(CONFIG), "--data.root", options.data, "--trainer.enable_model_summary", "false", *further)
     start = time.perf_counter()
     fit_dir = _run_dir(options, f"{name}-{seed}")
-    steps = ("--trainer.max_steps", str(options.steps), "--trainer.limit_val_batches", "0")
+    callbacks = ("--trainer.callbacks", json.dumps(CALLBACKS))
+    steps = (
+        "--trainer.max_steps",
+        str(options.steps),
+        "--trainer.max_epochs",
+        "-1",
+        "--trainer.limit_val_batches",
+        "0",
+    )
     source = ("--model.init_from", options.init_from, "--seed_everything", str(seed))
-    training_cli(["fit", *shared, *source, *estimator, *steps, *_logger(fit_dir)])
+    training_cli(["fit", *shared, *source, *estimator, *steps, *callbacks, *_logger(fit_dir)])
     minutes = (time.perf_counter() - start) / 60
     rows = _read_metrics(fit_dir)
     curves = {
@@ -46,7 +61,7 @@ def run(name: str, seed: int, options: argparse.Namespace, further: Sequence[str
     for mode in ("argmax", "expectation"):
         val_dir = _run_dir(options, f"{name}-{seed}-{mode}")
         checkpoint = ("--ckpt_path", str(fit_dir / "checkpoints" / "last.ckpt"), "--model.init_from", "null")
-        training_cli(["validate", *shared, *checkpoint, "--model.attention_mode", mode, *_logger(val_dir)])
+        training_cli(["validate", *shared, *estimator, *checkpoint, "--model.attention_mode", mode, *_logger(val_dir)])
         result[mode] = float(_read_metrics(val_dir)[-1]["val/cider_d"])
     return result
 
