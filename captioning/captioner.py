@@ -93,6 +93,7 @@ class Captioner:
         attention_mode = changed.pop("attention_mode", self.attention_mode)
         num_return_sequences = changed.pop("num_return_sequences", self.num_return_sequences)
         generation = dataclasses.replace(self.generation, **changed)
+        generation.check_effect(changed)
         captioner._configure(attention_mode, seed, num_return_sequences, generation)
         return captioner
 
@@ -116,7 +117,10 @@ class Captioner:
         model_file = checkpoint.read_model(model, device)
         encoder, decoder, vocabulary = checkpoint.build_modules(model_file, device)
         stored = {**model_file.header["generation"], "attention_mode": model_file.header["attention_mode"]}
-        return cls(encoder, decoder, vocabulary, **{**stored, **_without_none(options)})
+        options = _without_none(options)
+        captioner = cls(encoder, decoder, vocabulary, **{**stored, **options})
+        captioner.generation.check_effect(options)
+        return captioner
 
     def save(self, path: str | Path, compact: bool = False) -> None:
         """Write a model file.

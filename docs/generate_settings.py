@@ -71,7 +71,7 @@ def render() -> str:
 def _rows(cls: type) -> typing.Iterator[str]:
     documented = {parameter.arg_name: parameter.description for parameter in parse(inspect.getdoc(cls) or "").params}
     for name, parameter in inspect.signature(cls).parameters.items():
-        if name in _LINKED or parameter.kind is parameter.VAR_KEYWORD:
+        if name in _LINKED or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         field = getattr(cls, "__dataclass_fields__", {}).get(name)
         meaning = (field.metadata.get("help") if field else None) or documented.get(name) or ""

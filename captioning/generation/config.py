@@ -72,9 +72,12 @@ class GenerationConfig:
                 raise CaptioningError(f"{name} must be {operator} {bounds[key]}, got {value}")
 
     def check_effect(self, names: Iterable[str]) -> None:
-        """Raise CaptioningError if one of the named settings differs from its default and has no effect."""
+        """Raise CaptioningError if one of the named settings differs from its default and has no effect.
+
+        Names that are not generation settings are ignored.
+        """
         for name in names:
-            if getattr(self, name) == _DEFAULTS[name]:
+            if name not in _DEFAULTS or getattr(self, name) == _DEFAULTS[name]:
                 continue
             if name in _SAMPLING_SETTINGS and not self.do_sample:
                 raise CaptioningError(f"{name} has no effect without sampling; set do_sample, or remove {name}")

@@ -80,7 +80,7 @@ def test_soft_attention_refuses_an_attention_mode(model: str, photo: Path, capsy
     code, _, err = run(capsys, "caption", str(photo), "--model", model, "--attention-mode", "argmax")
     assert code == 2
     assert len(err) == 1
-    assert "attention is soft" in err[0]
+    assert "requires hard attention" in err[0]
 
 
 def test_num_return_sequences(model: str, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +187,7 @@ def test_an_overlay_that_cannot_be_written_does_not_stop_the_rest(
     code, out, err = run(capsys, "caption", *images, "--model", model, "--overlay-dir", str(overlays))
     assert code == 2
     assert [line.split("\t")[0] for line in out] == [images[0], images[2]]
-    assert err[0].startswith(f"captioning: error: {overlays / 'photo.png'}: cannot be written")
+    assert err[0].startswith(f"captioning: error: {overlays / 'photo.png'}: cannot write the file")
     assert err[1].startswith(f"captioning: error: {images[1]}: ")
     gallery = (overlays / "index.html").read_text()
     assert [name in gallery for name in ("photo.jpg", "broken.jpg", "last.jpg")] == [False, False, True]

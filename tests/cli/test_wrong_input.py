@@ -31,6 +31,9 @@ CAPTION = [
     ("caption {photo} --model {model} --overlay-dir {empty} --overlay-format tiff", "'tiff'"),
     ("caption {photo} --model {model} --overlay-dir {empty} --colormap jet", "'jet'"),
     ("caption {photo} --model {model} --overlay-dir {photo}", "cannot create the output directory"),
+    ("caption {photo} --model {model} --temperature 0.5", "temperature has no effect without sampling"),
+    ("caption {photo} --model {model} --diversity-penalty 2 --num-beams 4", "diversity_penalty has no effect"),
+    ("caption {photo} --model {model} --do-sample --num-beams 4", "num_beams has no effect with do_sample"),
     ("caption {photo} --model {model} --threads 0", "--threads must be >= 1, got 0"),
 ]
 TOOLS = [
@@ -48,6 +51,7 @@ TOOLS = [
     ("compress {none}.safetensors {root}/out.safetensors", "model file not found"),
     ("compress {model} {photo}/out.safetensors", "cannot be written"),
     ("compress {model} {root}/out.safetensors --top-p 2", "top_p must be <= 1"),
+    ("compress {model} {root}/out.safetensors --top-k 3", "top_k has no effect without sampling"),
     ("faithfulness {model} --data {drawn} --num-images 0", "--num-images must be >= 1"),
     ("faithfulness {model} --data {drawn} --split tests", "no images in split 'tests'"),
     ("plot {empty}", "metrics.csv", "give the directory of a run"),

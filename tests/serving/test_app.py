@@ -143,6 +143,8 @@ def test_attention_maps_are_optional(client: TestClient, images: list[bytes]) ->
         ({"temperature": 0}, 422, "temperature '0': "),
         ({"temperature": "nan"}, 422, "temperature 'nan'"),
         ({"top_p": 1.5}, 422, "top_p '1.5': Input should be less than or equal to 1"),
+        ({"temperature": 0.5}, 400, "temperature has no effect without sampling"),
+        ({"do_sample": True, "num_beams": 4}, 400, "num_beams has no effect with do_sample"),
         ({"top_k": -1}, 422, "top_k '-1': Input should be greater than or equal to 0"),
         ({"num_return_sequences": 3, "num_beams": 2}, 400, "num_return_sequences must be in [1, 2], got 3"),
         ({"num_return_sequences": 21, "do_sample": True}, 422, "num_return_sequences '21': "),

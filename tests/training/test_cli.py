@@ -268,6 +268,33 @@ def test_init_from_supplies_the_architecture_and_the_vocabulary(fit: Fit, config
     assert hard.generation == soft.generation
 
 
+def help_text(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_shows_the_settings_of_each_part(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_text(capsys, "fit", "--help")
+    for name in (
+        "--threads",
+        "--data.root",
+        "--model.encoder.backbone",
+        "--model.decoder.hidden_size",
+        "--model.generation.num_beams",
+        "--model.objective",
+        "--trainer.max_epochs",
+        "--ckpt_path",
+    ):
+        assert name in text
+    assert "captioning.objectives.SelfCritical" in text
+    text = help_text(capsys, "fit", "--model.objective.help", "VariationalBound")
+    for name in ("estimator", "entropy_weight", "expectation_prob", "soft_warmup", "terms"):
+        assert f"--model.objective.{name}" in text
+    assert "rollout" not in text
+
+
 def test_evaluation_requires_a_trained_model(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check_error(capsys, ["test", "--config", str(config)], "requires a trained model", "--ckpt_path")
 
