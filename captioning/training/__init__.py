@@ -1,4 +1,4 @@
-"""Everything of Lightning: the module, the data, the callbacks and the command that joins them."""
+"""All code that depends on PyTorch Lightning: module, data module, callbacks and the training commands."""
 
 from captioning.utils.torchvision_compat import import_torchvision
 

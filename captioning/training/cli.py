@@ -152,7 +152,7 @@ def _make_cli(arguments: Sequence[str], run: bool) -> CaptioningCLI:
 
 
 def _cache_features(cli: CaptioningCLI) -> None:
-    cli.datamodule.trainer = cli.trainer  # its callbacks say which encoder blocks are trained
+    cli.datamodule.trainer = cli.trainer  # its callbacks determine which encoder blocks are trained
     device = cli.trainer.strategy.root_device
     cache = cli.datamodule.open_feature_cache(cli.model.encoder, device)
     if cache is None:

@@ -44,7 +44,8 @@ def import_torchvision() -> ModuleType:
 def defer_dynamo_import() -> Iterator[None]:
     """Import torchvision and timm without ``torch._dynamo``, which is imported when one of its functions is called.
 
-    Both import functions from it that captioning does not call, and its import takes longer than captioning an image.
+    Both libraries import functions of ``torch._dynamo`` that captioning never calls. Importing it takes longer than
+    captioning an image.
     """
     if _DYNAMO_MODULES[0] in sys.modules:
         yield

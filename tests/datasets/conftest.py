@@ -1,4 +1,4 @@
-"""Pictures to lay out as the sources do."""
+"""Small images in the layouts of the data sets."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-Pictures = Callable[..., None]
+MakeImages = Callable[..., None]
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Pictures:
-    """Makes small pictures below the test's folder."""
+def make_images(tmp_path: Path) -> MakeImages:
+    """Create small images below ``tmp_path``."""
 
     def make(*names: str) -> None:
         for name in names:

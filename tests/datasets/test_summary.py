@@ -5,12 +5,12 @@ import pytest
 from captioning import datasets
 from captioning.cli.main import main
 from captioning.datasets.summary import summarize
-from tests.datasets.conftest import Pictures
+from tests.datasets.conftest import MakeImages
 
 
 @pytest.fixture
-def folder(tmp_path: Path, pictures: Pictures) -> Path:
-    pictures("a.jpg", "b.jpg", "c.jpg")
+def folder(tmp_path: Path, make_images: MakeImages) -> Path:
+    make_images("a.jpg", "b.jpg", "c.jpg")
     rows = ["a.jpg,A dog runs,train", "a.jpg,A dog,train", "b.jpg,A red cat runs,val", "c.jpg,Birds,test"]
     (tmp_path / "captions.csv").write_text("\n".join(["image,caption,split", *rows]))
     return tmp_path

@@ -8,7 +8,7 @@ from captioning import datasets
 from captioning.datasets.record import LabeledBox, Record
 from captioning.preprocessing.image import Box
 from captioning.utils.errors import CaptioningError
-from tests.datasets.conftest import Pictures
+from tests.datasets.conftest import MakeImages
 
 VOC = """<annotation><size><width>200</width><height>100</height></size>
 <object><name>aeroplane</name><bndbox><xmin>1</xmin><ymin>11</ymin><xmax>100</xmax><ymax>120</ymax></bndbox></object>
@@ -43,24 +43,24 @@ def load(root: Path) -> dict[str, tuple[LabeledBox, ...] | None]:
     return {record.image_path.name: record.boxes for record in datasets.load_records(root)}
 
 
-def test_coco(tmp_path: Path, pictures: Pictures) -> None:
+def test_coco(tmp_path: Path, make_images: MakeImages) -> None:
     """An image without objects is not the same as an image that is not annotated."""
-    pictures(*(f"train2017/{n}.jpg" for n in (1, 2, 3)))
+    make_images(*(f"train2017/{n}.jpg" for n in (1, 2, 3)))
     write_coco(tmp_path)
     box = LabeledBox("dog", Box(0.25, 0.2, 0.75, 0.6))
     assert load(tmp_path) == {"1.jpg": (box,), "2.jpg": (), "3.jpg": None}
 
 
-def test_coco_file_with_missing_fields(tmp_path: Path, pictures: Pictures) -> None:
-    pictures(*(f"train2017/{n}.jpg" for n in (1, 2, 3)))
+def test_coco_file_with_missing_fields(tmp_path: Path, make_images: MakeImages) -> None:
+    make_images(*(f"train2017/{n}.jpg" for n in (1, 2, 3)))
     write_coco(tmp_path, categories=[])
     with pytest.raises(CaptioningError, match=r"instances_train2017\.json: not a COCO instances file"):
         datasets.load_records(tmp_path)
 
 
 @pytest.fixture
-def custom(tmp_path: Path, pictures: Pictures) -> Path:
-    pictures("images/a.jpg", "images/b.jpg")
+def custom(tmp_path: Path, make_images: MakeImages) -> Path:
+    make_images("images/a.jpg", "images/b.jpg")
     rows = [{"image": f"{name}.jpg", "captions": ["A boy"]} for name in "ab"]
     (tmp_path / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "Annotations").mkdir()

@@ -5,7 +5,7 @@ import pytest
 
 from captioning import datasets
 from captioning.utils.errors import CaptioningError
-from tests.datasets.conftest import Pictures
+from tests.datasets.conftest import MakeImages
 
 
 def write(root: Path, name: str, identifiers: list[int]) -> None:
@@ -23,8 +23,8 @@ def write(root: Path, name: str, identifiers: list[int]) -> None:
 
 @pytest.mark.parametrize("year", ["2014", "2017"])
 @pytest.mark.parametrize("folder", ["", "images/"])
-def test_both_years(tmp_path: Path, pictures: Pictures, year: str, folder: str) -> None:
-    pictures(f"{folder}train{year}/1.jpg", f"{folder}train{year}/2.jpg", f"{folder}val{year}/3.jpg")
+def test_both_years(tmp_path: Path, make_images: MakeImages, year: str, folder: str) -> None:
+    make_images(f"{folder}train{year}/1.jpg", f"{folder}train{year}/2.jpg", f"{folder}val{year}/3.jpg")
     write(tmp_path, f"train{year}", [1, 2])
     write(tmp_path, f"val{year}", [3])
     records = datasets.load_records(tmp_path)

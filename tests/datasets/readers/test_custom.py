@@ -5,12 +5,12 @@ import pytest
 
 from captioning import datasets
 from captioning.utils.errors import CaptioningError
-from tests.datasets.conftest import Pictures
+from tests.datasets.conftest import MakeImages
 
 
 @pytest.fixture
-def folder(tmp_path: Path, pictures: Pictures) -> Path:
-    pictures("images/a.jpg", "images/b.png", "c.jpg")
+def folder(tmp_path: Path, make_images: MakeImages) -> Path:
+    make_images("images/a.jpg", "images/b.png", "c.jpg")
     return tmp_path
 
 
@@ -71,19 +71,19 @@ def test_json_lines(folder: Path) -> None:
     assert [record.split for record in records] == ["train", "val", "test"]
 
 
-def test_texts_beside_pictures(tmp_path: Path, pictures: Pictures) -> None:
+def test_texts_beside_images(tmp_path: Path, make_images: MakeImages) -> None:
     names = [f"{number}/photo.JPG" for number in range(12)]
-    pictures(*names)
+    make_images(*names)
     for name in names:
         (tmp_path / name).with_suffix(".txt").write_text("A dog.\n\nIt runs.\n")
-    pictures("without.jpg")
+    make_images("without.jpg")
     records = datasets.load_records(tmp_path)
     assert len(records) == 12
     assert records[0].captions == ("A dog.", "It runs.")
     assert sorted(record.split for record in records) == ["test"] + ["train"] * 10 + ["val"]
 
 
-def test_missing_pictures_and_empty_captions_are_counted_in_one_warning(folder: Path) -> None:
+def test_missing_images_and_empty_captions_are_counted_in_one_warning(folder: Path) -> None:
     (folder / "captions.csv").write_text("image,caption\na.jpg,A dog\nb.png,\ngone.jpg,A cat\naway.jpg,A cow\n")
     message = (
         r"skipped 2 images without a file \(for example gone.jpg\), 1 image without captions \(for example b.png\)"
@@ -139,8 +139,8 @@ def test_a_quote_that_is_not_closed(folder: Path) -> None:
         datasets.load_records(folder)
 
 
-def test_a_folder_without_captions_says_what_was_looked_for(tmp_path: Path, pictures: Pictures) -> None:
-    pictures("a.jpg")
+def test_a_folder_without_captions_says_what_was_looked_for(tmp_path: Path, make_images: MakeImages) -> None:
+    make_images("a.jpg")
     with pytest.raises(CaptioningError, match=r"no captions found, expected one of: Karpathy's JSON.*Flickr8k.*COCO"):
         datasets.load_records(tmp_path)
     with pytest.raises(CaptioningError, match="no such directory"):
@@ -148,9 +148,9 @@ def test_a_folder_without_captions_says_what_was_looked_for(tmp_path: Path, pict
 
 
 def test_sets_are_found_below_the_folder_of_all_sets(
-    tmp_path: Path, pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_images: MakeImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pictures("sets/mine/a.jpg", "here/a.jpg")
+    make_images("sets/mine/a.jpg", "here/a.jpg")
     monkeypatch.chdir(tmp_path)
     assert datasets.resolve_root(Path("mine")) == Path("mine")
     monkeypatch.setenv("CAPTIONING_DATA_DIR", str(tmp_path / "sets"))

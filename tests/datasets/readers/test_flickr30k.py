@@ -4,13 +4,13 @@ import pytest
 
 from captioning import datasets
 from captioning.utils.errors import CaptioningError
-from tests.datasets.conftest import Pictures
+from tests.datasets.conftest import MakeImages
 
 NAMES = [f"{number}.jpg" for number in range(20)]
 
 
-def test_token_file(tmp_path: Path, pictures: Pictures) -> None:
-    pictures(*(f"flickr30k_images/{name}" for name in NAMES))
+def test_token_file(tmp_path: Path, make_images: MakeImages) -> None:
+    make_images(*(f"flickr30k_images/{name}" for name in NAMES))
     (tmp_path / "results_20130124.token").write_text("".join(f"{name}#0\tA man .\n{name}#1\tMen !\n" for name in NAMES))
     records = datasets.load_records(tmp_path)
     assert len(records) == 20
@@ -19,8 +19,8 @@ def test_token_file(tmp_path: Path, pictures: Pictures) -> None:
 
 
 @pytest.mark.parametrize("folder", [".", "flickr30k_images"])
-def test_table_with_its_broken_line(tmp_path: Path, pictures: Pictures, folder: str) -> None:
-    pictures(*(f"flickr30k_images/{name}" for name in NAMES))
+def test_table_with_its_broken_line(tmp_path: Path, make_images: MakeImages, folder: str) -> None:
+    make_images(*(f"flickr30k_images/{name}" for name in NAMES))
     lines = ["image_name| comment_number| comment"]
     for name in NAMES:
         lines += [f"{name}| 0| A man , smiling .", f"{name}| 1   A dog runs across the grass ."]

@@ -5,7 +5,7 @@ import pytest
 from captioning import datasets
 from captioning.datasets.readers import flickr8k
 from captioning.utils.errors import CaptioningError
-from tests.datasets.conftest import Pictures
+from tests.datasets.conftest import MakeImages
 
 TOKENS = """a.jpg#0\tA dog .
 a.jpg#1\tA black dog runs .
@@ -18,8 +18,8 @@ gone.jpg.1#1\tSome people
 
 
 @pytest.fixture
-def original(tmp_path: Path, pictures: Pictures) -> Path:
-    pictures(*(f"Flicker8k_Dataset/{name}.jpg" for name in "abcd"))
+def original(tmp_path: Path, make_images: MakeImages) -> Path:
+    make_images(*(f"Flicker8k_Dataset/{name}.jpg" for name in "abcd"))
     (tmp_path / "Flickr8k.token.txt").write_text(TOKENS)
     for split, name in (("train", "a"), ("dev", "b"), ("test", "c")):
         (tmp_path / f"Flickr_8k.{split}Images.txt").write_text(f"{name}.jpg\n")
@@ -47,9 +47,9 @@ def test_without_the_list_of_test_pictures(original: Path) -> None:
         assert {record.split for record in datasets.load_records(original)} == {"train", "val"}
 
 
-def test_kaggles_layout(tmp_path: Path, pictures: Pictures) -> None:
+def test_kaggles_layout(tmp_path: Path, make_images: MakeImages) -> None:
     names = [f"{number}.jpg" for number in range(30)]
-    pictures(*(f"Images/{name}" for name in names))
+    make_images(*(f"Images/{name}" for name in names))
     lines = [f'{name},"A dog , ""Rex"" , runs"\n{name},Another one' for name in names]
     (tmp_path / "captions.txt").write_text("image,caption\n" + "\n".join(lines))
     records = datasets.load_records(tmp_path)
@@ -77,7 +77,7 @@ def test_a_bad_line_is_named(tmp_path: Path, name: str, text: str, message: str)
         flickr8k.read_records(tmp_path)
 
 
-def test_an_archive_in_a_folder_of_its_own_name(tmp_path: Path, pictures: Pictures) -> None:
-    pictures("Flickr8k_Dataset/Flickr8k_Dataset/a.jpg")
+def test_an_archive_in_a_folder_of_its_own_name(tmp_path: Path, make_images: MakeImages) -> None:
+    make_images("Flickr8k_Dataset/Flickr8k_Dataset/a.jpg")
     assert flickr8k.find_image_dir(tmp_path, ["Flickr8k_Dataset"]) == tmp_path / "Flickr8k_Dataset" / "Flickr8k_Dataset"
     assert flickr8k.find_image_dir(tmp_path, ["Images"]) == tmp_path

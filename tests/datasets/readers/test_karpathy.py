@@ -16,14 +16,14 @@ def entry(name: str, split: str = "train", raw: tuple[str, ...] = ("A dog.",)) -
     return {"filename": name, "split": split, "sentences": [{"raw": text, "tokens": text.split()} for text in raw]}
 
 
-def picture(root: Path, name: str) -> None:
+def make_image(root: Path, name: str) -> None:
     (root / name).parent.mkdir(exist_ok=True, parents=True)
     Image.new("RGB", (8, 8)).save(root / name)
 
 
 def test_reads_files_captions_and_splits(tmp_path: Path) -> None:
-    picture(tmp_path, "a.jpg")
-    picture(tmp_path, "val2014/b.jpg")
+    make_image(tmp_path, "a.jpg")
+    make_image(tmp_path, "val2014/b.jpg")
     tokens_only = {
         "filename": "b.jpg",
         "filepath": "val2014",
@@ -39,8 +39,8 @@ def test_reads_files_captions_and_splits(tmp_path: Path) -> None:
 
 
 def test_missing_and_silent_pictures_are_counted_in_one_warning(tmp_path: Path) -> None:
-    picture(tmp_path, "a.jpg")
-    picture(tmp_path, "silent.jpg")
+    make_image(tmp_path, "a.jpg")
+    make_image(tmp_path, "silent.jpg")
     write(tmp_path, {"images": [entry("a.jpg"), entry("gone.jpg"), entry("away.jpg"), entry("silent.jpg", raw=())]})
     with pytest.warns(
         UserWarning, match=r"skipped 2 images without a file \(for example gone.jpg\), 1 image without"
@@ -55,7 +55,7 @@ def test_missing_and_silent_pictures_are_counted_in_one_warning(tmp_path: Path) 
     [
         ({"images": [entry("gone.jpg")]}, r"no usable image \(1 image without a file"),
         ({"images": [{"filename": "a.jpg"}]}, "not a caption file .*sentences"),
-        ({"pictures": []}, "not a caption file .*images"),
+        ({"photos": []}, "not a caption file .*images"),
         ("{", "not JSON"),
         ([], "not a caption file"),
     ],
@@ -75,6 +75,6 @@ def test_one_file_at_a_time(tmp_path: Path) -> None:
 
 
 def test_pictures_in_a_folder_that_the_file_does_not_name(tmp_path: Path) -> None:
-    picture(tmp_path, "images/a.jpg")
+    make_image(tmp_path, "images/a.jpg")
     write(tmp_path, {"images": [entry("a.jpg")]}, "dataset_flickr8k.json")
     assert karpathy.read_records(tmp_path)[0].image_path == tmp_path / "images" / "a.jpg"
