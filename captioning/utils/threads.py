@@ -1,7 +1,7 @@
 """Number of CPU threads of torch. It is set before torch is imported, since its OpenMP library reads it only once.
 
 A thread that has finished its part waits for the others. If other processes use the same cores, that takes long, and
-more threads make a command slower. So the default counts only idle cores, and waiting threads sleep instead of spinning.
+more threads make a command slower. So the default counts only idle cores, and waiting threads sleep, not spin.
 """
 
 import os
