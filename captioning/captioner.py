@@ -18,6 +18,7 @@ from captioning.models import checkpoint
 from captioning.models.attention import AttentionMode, check_attention_mode, make_attention_fn
 from captioning.models.decoder import Decoder
 from captioning.models.encoder import Encoder
+from captioning.models.engine import inference_engine
 from captioning.models.pretrained import DEFAULT_MODEL
 from captioning.models.receptive_field import receptive_field
 from captioning.preprocessing.image import Box, ImageInput, open_image
@@ -61,8 +62,8 @@ class Captioner:
         **generation: Any,
     ) -> None:
         self.encoder = encoder.eval()
-        self._fused_encoder = encoder.for_inference()
-        self._receptive_field = functools.cache(functools.partial(receptive_field, self._fused_encoder))
+        self._extract_features = inference_engine(self.encoder)
+        self._receptive_field = functools.cache(functools.partial(receptive_field, self.encoder))
         self.decoder = decoder.eval()
         self.vocabulary = vocabulary
         self._configure(attention_mode, seed, num_return_sequences, GenerationConfig(**generation))
@@ -190,7 +191,7 @@ class Captioner:
             return []
         pixels = torch.stack([image.pixels for image in images])  # (B, 3, image_size, image_size)
         with torch.inference_mode():
-            features = self._fused_encoder(pixels.to(self._device))  # (B, L, D)
+            features = self._extract_features(pixels.to(self._device))  # (B, L, D)
         attention_fn = make_attention_fn(self.attention_mode, self.generator)
         results = generate(
             self.decoder, features, self.generation, self.generator, self.num_return_sequences, attention_fn

@@ -5,7 +5,7 @@ import argparse
 from captioning.models.pretrained import PRETRAINED
 from captioning.utils.errors import CaptioningError
 
-DESCRIPTION = "Serve a page that captions photos, and a REST API. The server writes nothing to disk."
+DESCRIPTION = "Serve a page that captions photos, and a REST API. The server stores no uploads."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -43,5 +43,5 @@ class AddCoords(nn.Module):
             for side in feature_map.shape[2:]
         )
         y, x = torch.meshgrid(rows, columns, indexing="ij")  # (H, W)
-        coords = torch.stack((y, x)).expand(len(feature_map), -1, -1, -1)  # (B, 2, H, W)
+        coords = torch.stack((y, x)).expand(feature_map.shape[0], -1, -1, -1)  # (B, 2, H, W)
         return torch.cat((feature_map, coords), dim=1)
