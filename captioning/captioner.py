@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -24,6 +23,7 @@ from captioning.models.receptive_field import receptive_field
 from captioning.preprocessing.image import Box, ImageInput, open_image
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
+from captioning.utils.prefetch import prefetch_batches
 
 
 class PreprocessedImage(NamedTuple):
@@ -161,9 +161,7 @@ class Captioner:
 
     def iter_captions(self, images: Iterable[ImageInput], batch_size: int = 32) -> Iterator[Caption | CaptioningError]:
         """Yield captions in the order of the images. An image that cannot be read yields its error."""
-        remaining = iter(images)
-        while batch := list(islice(remaining, batch_size)):
-            results = [self._preprocess_or_error(image) for image in batch]
+        for results in prefetch_batches(self._preprocess_or_error, images, batch_size):
             captions = iter(self.caption_batch([item for item in results if isinstance(item, PreprocessedImage)]))
             for result in results:
                 yield next(captions) if isinstance(result, PreprocessedImage) else result

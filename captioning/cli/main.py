@@ -21,6 +21,7 @@ _COMMANDS = {
     "make-shapes": "generate a data set of synthetic scenes",
     "compress": "write a compact copy of a model file",
     "plot": "plot the training curves of runs (requires the extra 'plots')",
+    "export": "write a model as ONNX files, for use without PyTorch",
 }
 _LIGHTNING_COMMANDS = {
     "fit": "train a model",

@@ -60,7 +60,7 @@ class DotScore(nn.Module):
         return features  # (B, L, D)
 
     def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
-        return hidden @ keys.mT  # (B, C, L)
+        return hidden @ keys.transpose(1, 2)  # (B, C, L)
 
 
 class GeneralScore(nn.Module):
@@ -74,7 +74,7 @@ class GeneralScore(nn.Module):
         return self.key_proj(features)  # (B, L, H)
 
     def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
-        return hidden @ keys.mT  # (B, C, L)
+        return hidden @ keys.transpose(1, 2)  # (B, C, L)
 
 
 class ScaledDotScore(nn.Module):
@@ -94,7 +94,7 @@ class ScaledDotScore(nn.Module):
         return self.key_proj(features) * self.scale  # (B, L, A), scaled here once per image instead of at every step
 
     def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
-        return self.query_proj(hidden) @ keys.mT  # (B, C, L)
+        return self.query_proj(hidden) @ keys.transpose(1, 2)  # (B, C, L)
 
 
 class LocationScore(nn.Module):

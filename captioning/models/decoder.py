@@ -126,7 +126,7 @@ class Decoder(nn.Module):
         embeddings = self.embedding(token_ids)  # (B, C, E)
         # Beams share most of their last tokens, so each distinct token is projected once.
         distinct_ids, inverse = token_ids.unique(return_inverse=True)
-        input_gates = self.input_proj(self.embedding(distinct_ids))[inverse]  # (B, C, 4H)
+        input_gates = self.input_proj(self.embedding(distinct_ids))[inverse.view_as(token_ids)]  # (B, C, 4H)
         state, attention = self.attend_and_step(input_gates, state, memory, attention_fn)
         logits = self.output_logits(embeddings, state.hidden, attention.context)  # (B, C, V)
         return logits.log_softmax(dim=-1), state, attention

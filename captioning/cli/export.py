@@ -1,0 +1,44 @@
+"""``captioning export``: a model as ONNX files, for captioning without PyTorch."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from captioning.cli.generation_flags import add_generation_flags, generation_options
+from captioning.models.pretrained import PRETRAINED
+
+DESCRIPTION = (
+    "Write a model as ONNX files (CNN, decoder start, decoder step) and a JSON file (vocabulary, image transform, "
+    "generation settings), for C++, JavaScript or mobile: see docs/export.md. The files are compared with PyTorch. "
+    "Generation settings given here are stored in the JSON file."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help=f"a pretrained model ({', '.join(PRETRAINED)}) or a model file")
+    parser.add_argument("output_dir", type=Path, metavar="FOLDER", help="directory to write, e.g. exported")
+    parser.add_argument(
+        "--attention-mode",
+        choices=("expectation", "argmax"),
+        help="of hard attention (default: that of the model)",
+    )
+    add_generation_flags(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    from captioning.captioner import Captioner
+    from captioning.models.onnx_model import export_model
+
+    captioner = Captioner.from_pretrained(
+        options.model, device="cpu", attention_mode=options.attention_mode, **generation_options(options)
+    )
+    deviation = export_model(
+        captioner.encoder,
+        captioner.decoder,
+        captioner.vocabulary,
+        dataclasses.asdict(captioner.generation),
+        captioner.attention_mode,
+        options.output_dir,
+    )
+    size = sum(file.stat().st_size for file in options.output_dir.iterdir()) / 1e6
+    print(f"{options.output_dir}: {size:.1f} MB, maximum deviation from PyTorch {deviation:.1e}")
