@@ -244,10 +244,14 @@ def test_a_compact_file_contains_trained_encoder_tensors(captioner: Captioner, p
     assert compact(photo).text == original(photo).text
 
 
-def test_compact_requires_pretrained_weights(captioner: Captioner, tmp_path: Path) -> None:
-    with pytest.raises(CaptioningError, match="'tiny' has no pretrained weights"):
-        captioner.save(tmp_path / "compact.safetensors", compact=True)
-    assert not list(tmp_path.glob("compact*"))
+def test_compact_keeps_a_backbone_without_pretrained_weights(
+    captioner: Captioner, tmp_path: Path, photo: Path
+) -> None:
+    captioner.save(tmp_path / "compact.safetensors", compact=True)
+    assert (tmp_path / "compact.safetensors").is_file()
+    compact = Captioner.from_pretrained(tmp_path / "compact.safetensors")
+    assert compact.encoder.state_dict().keys() == captioner.encoder.state_dict().keys()
+    assert compact(photo).text == captioner(photo).text
 
 
 def test_the_header_is_plain_json(captioner: Captioner, tmp_path: Path) -> None:
