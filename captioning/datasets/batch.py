@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from captioning.datasets.record import Record
+from captioning.datasets.view import View
 from captioning.preprocessing.vocabulary import Vocabulary
 
 
@@ -21,6 +22,7 @@ class Batch:
         token_ids: (B, C, T+1), each row: BOS, words, EOS, padding.
         lengths: (B, C), always on the CPU: number of target tokens, EOS included; 0 for a missing caption.
         records: the B records.
+        views: the B views: flipped or not, and the region of the image.
     """
 
     pixels: Tensor | None
@@ -29,6 +31,7 @@ class Batch:
     token_ids: Tensor
     lengths: Tensor
     records: Sequence[Record]
+    views: Sequence[View]
 
     @property
     def num_captions(self) -> int:

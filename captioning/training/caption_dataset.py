@@ -7,7 +7,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from captioning.datasets.batch import Batch, pad_captions
+from captioning.datasets.content_hash import hash_content
 from captioning.datasets.record import Record
+from captioning.datasets.view import View, ViewKey
 from captioning.preprocessing.image import ImageTransform, open_image
 from captioning.preprocessing.tokenizer import tokenize
 from captioning.preprocessing.vocabulary import Vocabulary
@@ -19,6 +21,16 @@ DIRECTION_WORDS = frozenset(("left", "right", "leftmost", "rightmost", "lefthand
 _CHUNK_SIZE = 250  # images whose features are in memory together, in float32
 
 
+def allowed_views(record: Record, view_keys: Sequence[ViewKey]) -> list[int]:
+    """Indices of the views that match the captions: no flipped ones if a caption contains a direction word."""
+    indices = list(range(len(view_keys)))
+    upright = [index for index in indices if not view_keys[index].flipped]
+    # Tokenizing every caption would take seconds.
+    suspects = (caption for caption in record.captions if "left" in caption.lower() or "right" in caption.lower())
+    has_direction = upright != indices and any(DIRECTION_WORDS.intersection(tokenize(caption)) for caption in suspects)
+    return upright if has_direction else indices
+
+
 class CaptionDataset(Dataset[Batch]):
     """Records of one split.
 
@@ -28,8 +40,7 @@ class CaptionDataset(Dataset[Batch]):
         transform: image transform of the encoder.
         cache_images: keep decoded images in memory.
         cache: feature cache; without one, images are loaded as pixels.
-        cache_rows: row of each record in the cache.
-        crop_cache: cache of random crops of these records, in their order.
+        view_keys: views of each image, of which the cache contains the allowed ones.
         num_tail_blocks: number of last encoder blocks that are not part of the cached features.
     """
 
@@ -40,16 +51,15 @@ class CaptionDataset(Dataset[Batch]):
         transform: ImageTransform,
         cache_images: bool = False,
         cache: FeatureCache | None = None,
-        cache_rows: Sequence[int] = (),
-        crop_cache: FeatureCache | None = None,
+        view_keys: Sequence[ViewKey] = (ViewKey(),),
         num_tail_blocks: int = 0,
     ) -> None:
         self.records = records
         self.transform = transform
         self.cache = cache
-        self.cache_rows = cache_rows
-        self.crop_cache = crop_cache
+        self.view_keys = view_keys
         self.num_tail_blocks = num_tail_blocks
+        self._hashes = [] if cache is None else [hash_content(record.image_path) for record in records]
         self._pixels: dict[int, Tensor] | None = {} if cache_images else None
         # Longest captions first, here and in a batch: the decoder then processes fewer padded positions.
         self.captions = [
@@ -65,18 +75,8 @@ class CaptionDataset(Dataset[Batch]):
         return [tuple(len(token_ids) - 1 for token_ids in captions) for captions in self.captions]
 
     def allowed_views(self) -> list[list[int]]:
-        """Views of each image that match its captions: no flipped ones if a caption contains a direction word.
-
-        View 0 is the image itself; its flipped view and its crops follow, as far as the caches contain them.
-        """
-        caches = [cache for cache in (self.cache, self.crop_cache) if cache is not None]
-        is_flipped = [flipped for cache in caches for flipped in cache.is_flipped] or [False]
-        all_views = list(range(len(is_flipped)))
-        upright = [view for view in all_views if not is_flipped[view]]
-        if upright == all_views:
-            return [all_views] * len(self)
-        words = ({word for caption in record.captions for word in tokenize(caption)} for record in self.records)
-        return [upright if DIRECTION_WORDS & image_words else all_views for image_words in words]
+        """Indices of the views of each image that match its captions."""
+        return [allowed_views(record, self.view_keys) for record in self.records]
 
     def mean_features(self) -> Tensor:
         """Cached features averaged over locations, (N, D) in float32, one row per record."""
@@ -84,8 +84,8 @@ class CaptionDataset(Dataset[Batch]):
             raise CaptioningError(
                 "neighbors requires the feature cache: set data.feature_cache_dir and model.encoder.frozen true"
             )
-        starts = range(0, len(self), _CHUNK_SIZE)
-        chunks = (self.cache.load(self.cache_rows[start : start + _CHUNK_SIZE]) for start in starts)
+        rows = [self.cache.row(content_hash, ViewKey()) for content_hash in self._hashes]
+        chunks = (self.cache.load(rows[start : start + _CHUNK_SIZE]) for start in range(0, len(rows), _CHUNK_SIZE))
         return torch.cat([chunk.float().mean(dim=1) for chunk in chunks])
 
     def __getitems__(self, keys: Sequence[SampleKey]) -> Batch:
@@ -93,25 +93,13 @@ class CaptionDataset(Dataset[Batch]):
         keys = sorted(keys, key=lambda key: len(self.captions[key.image_index][0]), reverse=True)
         token_ids, lengths = pad_captions([self.captions[key.image_index] for key in keys])
         records = [self.records[key.image_index] for key in keys]
-        if self.cache is not None:
-            return Batch(None, self._load_features(self.cache, keys), self.num_tail_blocks, token_ids, lengths, records)
-        pixels = torch.stack([self._load_pixels(key.image_index) for key in keys])
-        return Batch(pixels, None, 0, token_ids, lengths, records)
-
-    def _load_features(self, cache: FeatureCache, keys: Sequence[SampleKey]) -> Tensor:
-        """Features (B, L, D) in float16; views after those of the cache are crops."""
-        whole = [key for key in keys if key.view < cache.num_views]
-        features = cache.load([self.cache_rows[key.image_index] for key in whole], [key.view for key in whole])
-        if self.crop_cache is None:
-            return features
-        is_crop = torch.tensor([key.view >= cache.num_views for key in keys])
-        crops = [key for key in keys if key.view >= cache.num_views]
-        result = torch.empty(len(keys), *features.shape[1:], dtype=torch.float16)
-        result[~is_crop] = features
-        result[is_crop] = self.crop_cache.load(
-            [key.image_index for key in crops], [key.view - cache.num_views for key in crops]
-        )
-        return result
+        if self.cache is None:
+            pixels = torch.stack([self._load_pixels(key.image_index) for key in keys])
+            return Batch(pixels, None, 0, token_ids, lengths, records, [View()] * len(keys))
+        named = [(self._hashes[key.image_index], self.view_keys[key.view]) for key in keys]
+        features = self.cache.load([self.cache.row(content_hash, view_key) for content_hash, view_key in named])
+        views = [view_key.locate(content_hash) for content_hash, view_key in named]
+        return Batch(None, features, self.num_tail_blocks, token_ids, lengths, records, views)
 
     def _load_pixels(self, index: int) -> Tensor:
         if self._pixels is not None and index in self._pixels:

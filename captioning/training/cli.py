@@ -160,10 +160,7 @@ def _cache_features(cli: CaptioningCLI) -> None:
             "features of an encoder that is trained cannot be cached: set model.encoder.frozen to true, and num_blocks "
             "of EncoderFinetuning if you use it"
         )
-    print(f"features of {len(cache)} images: {_relative_path(cache.cache_dir)}")
-    crops = cli.datamodule.open_crop_cache(cli.model.encoder, device)
-    if crops is not None:
-        print(f"features of {crops.num_views} crops of {len(crops)} images: {_relative_path(crops.cache_dir)}")
+    print(f"features of {len(cli.datamodule.records)} images: {_relative_path(cache.cache_dir)}")
 
 
 def _filter_warnings() -> None:

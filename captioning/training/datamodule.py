@@ -13,17 +13,19 @@ from captioning import datasets
 from captioning.datasets.batch import Batch
 from captioning.datasets.record import Record
 from captioning.datasets.synthetic import shapes
+from captioning.datasets.view import ViewKey, train_view_keys
 from captioning.models.checkpoint import read_model
 from captioning.models.encoder import Encoder
 from captioning.preprocessing.tokenizer import tokenize
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.training.callbacks import num_finetuned_blocks
-from captioning.training.caption_dataset import CaptionDataset
+from captioning.training.caption_dataset import CaptionDataset, allowed_views
 from captioning.training.feature_cache import FeatureCache, open_or_build
 from captioning.training.sampler import LengthGroupedBatchSampler
 from captioning.utils.errors import CaptioningError
 
 _EVAL_BATCH_FACTOR = 4  # without gradients, larger batches fit into memory
+_SPLITS_OF_STAGE = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "predict": ("test",)}
 
 
 class ResumableDataLoader(DataLoader[Batch]):
@@ -142,27 +144,20 @@ class CaptionDataModule(pl.LightningDataModule):
         return [*known, *(token for token in tokens if token not in set(known))] if known else tokens
 
     def prepare_data(self) -> None:
-        """Build the feature caches, once per machine; that of crops for training only."""
+        """Complete the feature cache, once per machine."""
         assert self.trainer is not None
         module: Any = self.trainer.lightning_module
-        self.open_feature_cache(module.encoder, self.trainer.strategy.root_device)
-        if self.trainer.state.fn == "fit":
-            self.open_crop_cache(module.encoder, self.trainer.strategy.root_device)
+        assert self.trainer.state.fn is not None
+        splits = _SPLITS_OF_STAGE[self.trainer.state.fn]
+        self.open_feature_cache(module.encoder, self.trainer.strategy.root_device, splits)
 
-    def open_feature_cache(self, encoder: Encoder, device: torch.device | str = "cpu") -> FeatureCache | None:
-        """Open or build the feature cache of all splits; None if the whole encoder is trained at some time.
-
-        If only its last blocks are trained, the cache contains their input.
-        """
-        return self._open_cache(self.records, encoder, device)
-
-    def open_crop_cache(self, encoder: Encoder, device: torch.device | str = "cpu") -> FeatureCache | None:
-        """Open or build the cache of random crops of the training images; None without ``num_crops``."""
-        return self._open_cache(self._split("train"), encoder, device, self.num_crops) if self.num_crops else None
-
-    def _open_cache(
-        self, records: Sequence[Record], encoder: Encoder, device: torch.device | str, num_crops: int = 0
+    def open_feature_cache(
+        self, encoder: Encoder, device: torch.device | str = "cpu", splits: Sequence[str] = ("train", "val", "test")
     ) -> FeatureCache | None:
+        """Open the feature cache, completed for some splits; None if the whole encoder is trained at some time.
+
+        If only its last blocks are trained, the cache contains their input. Training images have all their views.
+        """
         num_blocks = num_finetuned_blocks(self.trainer)
         if self.feature_cache_dir is None or not encoder.frozen or num_blocks == 0:
             for name, is_set in (("hflip", self.hflip), ("num_crops", self.num_crops)):
@@ -173,8 +168,14 @@ class CaptionDataModule(pl.LightningDataModule):
             return None
         encoder.to(device)
         extractor = encoder if num_blocks is None else encoder.frozen_trunk(num_blocks)
-        images = [record.image_path for record in records]
-        return open_or_build(self.feature_cache_dir, extractor, images, self.hflip, device, num_crops=num_crops)
+        images = []
+        for record in self._split(*splits):
+            view_keys = self._view_keys(record.split)
+            images.append((record.image_path, [view_keys[index] for index in allowed_views(record, view_keys)]))
+        return open_or_build(self.feature_cache_dir, extractor, images, device)
+
+    def _view_keys(self, split: str) -> list[ViewKey]:
+        return train_view_keys(self.hflip, self.num_crops) if split == "train" else [ViewKey()]
 
     def train_dataloader(self) -> ResumableDataLoader:
         return self._loader("train", self.seed)
@@ -188,10 +189,10 @@ class CaptionDataModule(pl.LightningDataModule):
     def predict_dataloader(self) -> ResumableDataLoader:
         return self._loader("test")
 
-    def _split(self, name: str) -> list[Record]:
-        records = [record for record in self.records if record.split == name]
+    def _split(self, *names: str) -> list[Record]:
+        records = [record for record in self.records if record.split in names]
         if not records:
-            raise CaptioningError(f"{self.root}: no images in split '{name}'; see data/README.md")
+            raise CaptioningError(f"{self.root}: no images in split '{' or '.join(names)}'; see data/README.md")
         return records
 
     def _loader(self, split: str, seed: int | None = None) -> ResumableDataLoader:
@@ -202,9 +203,8 @@ class CaptionDataModule(pl.LightningDataModule):
             module.vocabulary,
             module.encoder.transform,
             self.cache_images,
-            self.open_feature_cache(module.encoder, module.device),
-            [row for row, record in enumerate(self.records) if record.split == split],
-            self.open_crop_cache(module.encoder, module.device) if split == "train" else None,
+            self.open_feature_cache(module.encoder, module.device, [split]),
+            self._view_keys(split),
             num_finetuned_blocks(self.trainer) or 0,
         )
         is_training = seed is not None

@@ -1,9 +1,13 @@
-"""Feature cache: features of a frozen encoder, or of its frozen blocks, computed once per image.
+"""Feature cache: features of a frozen encoder, or of its frozen blocks, computed once per image content and view.
 
-Flipped images and random crops are cached as further views of an image.
+Each extractor with its transform has a directory, whose name contains a fingerprint of both. It contains
 
-Features are one memory-mapped float16 array in a directory whose name contains a fingerprint of the encoder, its
-weights, the transform and the images. An incomplete cache has the suffix ``.partial``; an interrupted build continues.
+- ``features.bin``: float16 in C order, one row (L, D) per key;
+- ``keys.txt``: one line per row, the content hash of the image and the name of the view (see ``datasets/view.py``);
+- ``meta.json``: the shape of a row, and a description of the extractor.
+
+Rows are only appended, and before their keys, so an interrupted build continues where it stopped. An entry depends on
+nothing but its key and the extractor: data sets, mixtures of them and runs share entries.
 """
 
 import dataclasses
@@ -11,10 +15,11 @@ import errno
 import hashlib
 import json
 import math
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,215 +27,186 @@ from filelock import FileLock
 from torch import Tensor
 from tqdm import tqdm
 
+from captioning.datasets.content_hash import hash_content
+from captioning.datasets.view import ViewKey
 from captioning.models.encoder import FeatureExtractor
-from captioning.preprocessing.image import ImageTransform, open_image
-from captioning.utils.atomic_io import atomic_dir, atomic_write
+from captioning.training.feature_extraction import ImageViews, extract_features
+from captioning.utils.atomic_io import atomic_write
 from captioning.utils.errors import CaptioningError
 
-_MIN_CROP_SCALE = 0.6  # of width and height; smaller crops lose objects that the captions mention
-_FLUSH_EVERY_N_BATCHES = 16  # flushing the large array after each batch takes longer than the CNN
-_FINGERPRINT_VERSION = 2
+_FORMAT = 3  # to be increased if the views or the files change
 
 
 class FeatureCache:
-    """Features of a list of images, in one or more views.
+    """Features of one extractor for many images and views.
 
     Args:
-        cache_dir: directory of a complete cache.
-        hflip: whether every second view is flipped horizontally.
+        cache_dir: directory of the cache, with at least one entry.
     """
 
-    def __init__(self, cache_dir: Path, hflip: bool) -> None:
+    def __init__(self, cache_dir: Path) -> None:
         self.cache_dir = cache_dir
-        self.hflip = hflip
-        self.features = np.load(cache_dir / "features.npy", mmap_mode="r")  # (views, N, L, D)
-
-    @property
-    def num_views(self) -> int:
-        return len(self.features)
-
-    @property
-    def is_flipped(self) -> list[bool]:
-        """Whether each view is flipped."""
-        return [_is_flipped(view, self.hflip) for view in range(self.num_views)]
+        meta = json.loads((cache_dir / "meta.json").read_text(encoding="utf-8"))
+        shape = (meta["num_locations"], meta["feature_size"])
+        self._rows = {key: row for row, key in enumerate(_read_keys(cache_dir, _row_size(*shape)))}
+        self.features = np.memmap(
+            cache_dir / "features.bin", np.float16, mode="r", shape=(len(self._rows), *shape)
+        )  # (N, L, D)
 
     def __len__(self) -> int:
-        """Number of images."""
-        return self.features.shape[1]
+        """Number of entries."""
+        return len(self._rows)
 
-    def load(self, rows: Sequence[int], views: Sequence[int] | None = None) -> Tensor:
-        """Features (B, L, D) in float16 of images, in the given views or in view 0."""
-        index = np.asarray(rows, dtype=np.int64)
-        view_index = np.zeros_like(index) if views is None else np.asarray(views, dtype=np.int64)
-        return torch.from_numpy(self.features[view_index, index])
+    def row(self, content_hash: str, view_key: ViewKey) -> int:
+        """Return the row of an entry, which must exist."""
+        return self._rows[f"{content_hash} {view_key}"]
 
-
-def _is_flipped(view: int, hflip: bool) -> bool:
-    return hflip and view % 2 == 1
+    def load(self, rows: Sequence[int]) -> Tensor:
+        """Features (B, L, D) of these rows, in float16."""
+        return torch.from_numpy(self.features[np.asarray(rows, dtype=np.int64)])
 
 
-def fingerprint(extractor: FeatureExtractor, images: Sequence[Path], hflip: bool, num_crops: int = 0) -> str:
-    """Hash of everything that the features depend on. Files are identified by name, size and modification time.
+def _row_size(num_locations: int, feature_size: int) -> int:
+    return num_locations * feature_size * 2  # bytes
 
-    The keys of the hashed dictionary are fixed here, so that renaming a setting does not invalidate caches.
+
+def _read_keys(cache_dir: Path, row_size: int) -> list[str]:
+    """Keys of the complete entries: those with a whole line and a whole row."""
+    keys_file, features_file = cache_dir / "keys.txt", cache_dir / "features.bin"
+    if not (keys_file.is_file() and features_file.is_file()):
+        return []
+    *lines, _ = keys_file.read_text(encoding="ascii").split("\n")
+    return lines[: features_file.stat().st_size // row_size]
+
+
+def fingerprint(extractor: FeatureExtractor) -> str:
+    """Hash of everything that the features depend on, besides the image and the view.
+
+    Settings without a value do not enter, so that a further setting does not invalidate caches.
     """
     digest = hashlib.sha256()
     for name, tensor in extractor.state_dict().items():
         digest.update(name.partition(".")[2].encode())  # without the name of the attribute that holds the CNN
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    config, transform = extractor.config, extractor.transform
-    recipe = {
-        "version": _FINGERPRINT_VERSION,
-        "backbone": config["backbone"],
-        "dropped_blocks": config.get("dropped_blocks", 0),
-        "transform": list(dataclasses.asdict(transform).values()),
-        "hflip": hflip,
-        "crops": [num_crops, _MIN_CROP_SCALE] if num_crops else None,
-    }
-    digest.update(json.dumps(recipe, sort_keys=True).encode())
-    for image in images:
-        status = image.stat()
-        digest.update(f"{image.parent.name}/{image.name}:{status.st_size}:{status.st_mtime_ns}\n".encode())
+    digest.update(json.dumps(_description(extractor), sort_keys=True).encode())
     return digest.hexdigest()[:16]
 
 
-def cache_path(
-    root: Path, extractor: FeatureExtractor, images: Sequence[Path], hflip: bool, num_crops: int = 0
-) -> Path:
+def _description(extractor: FeatureExtractor) -> dict[str, Any]:
+    in_transform = ("image_size", "resize_mode")
+    config = {name: value for name, value in extractor.config.items() if value is not None and name not in in_transform}
+    return {"format": _FORMAT, **config, "transform": dataclasses.asdict(extractor.transform)}
+
+
+def cache_path(root: Path, extractor: FeatureExtractor) -> Path:
     """Directory of the cache below ``root``; it need not exist."""
     name = extractor.config["backbone"].replace("/", "-")
-    return root / f"{name}-{extractor.transform.image_size}-{fingerprint(extractor, images, hflip, num_crops)}"
+    return root / f"{name}-{extractor.transform.image_size}-{fingerprint(extractor)}"
 
 
 def open_or_build(
     root: Path,
     extractor: FeatureExtractor,
-    images: Sequence[Path],
-    hflip: bool = False,
+    images: Sequence[tuple[Path, Sequence[ViewKey]]],
     device: torch.device | str = "cpu",
     batch_size: int = 32,
-    num_crops: int = 0,
 ) -> FeatureCache:
-    """Open the cache of these images. If it does not exist or is incomplete, build it with a progress bar.
+    """Open the cache of an extractor. Features that it lacks are computed first, with a progress bar.
 
     Args:
         root: directory of all caches.
-        extractor: the encoder or its frozen blocks.
-        images: image files.
-        hflip: add a flipped view.
-        device: device of the encoder.
-        batch_size: number of images decoded at a time, each with all crops.
-        num_crops: cache this number of random crops per image instead of the image; with ``hflip`` every second one is
-            flipped.
+        extractor: the encoder or its frozen blocks, on ``device``.
+        images: image files, each with the views whose features are required.
+        device: device of the extractor.
+        batch_size: approximate number of views that are encoded at a time.
     """
-    cache_dir = cache_path(root, extractor, images, hflip, num_crops)
-    if not cache_dir.is_dir():
+    cache_dir = cache_path(root, extractor)
+    required = _merge_duplicates(images)
+    row_size = _row_size(math.prod(extractor.grid_size), extractor.feature_size)
+    if _find_missing(cache_dir, row_size, required):
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            cache_dir.mkdir(parents=True, exist_ok=True)
             with FileLock(root / f"{cache_dir.name}.lock"):  # concurrent runs must not build the same cache
-                if not cache_dir.is_dir():
-                    with atomic_dir(cache_dir, resume=True) as partial_dir:
-                        _build(partial_dir, extractor, images, hflip, num_crops, device, batch_size)
+                # Another run may have computed them in the meantime.
+                if missing := _find_missing(cache_dir, row_size, required):
+                    _report_missing(cache_dir, missing, len(required), row_size)
+                    _write_meta(cache_dir, extractor)
+                    _append(cache_dir, row_size, extractor, missing, device, batch_size)
         except OSError as error:
-            size = _num_bytes(extractor, images, _num_views(hflip, num_crops)) / 1e9
             reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
             raise CaptioningError(
-                f"{cache_dir}: the feature cache ({size:.1f} GB) cannot be written ({reason}); free disk space, or set "
-                "another data.feature_cache_dir"
+                f"{cache_dir}: the feature cache cannot be written ({reason}); free disk space, or set another "
+                "data.feature_cache_dir"
             ) from None
-    return FeatureCache(cache_dir, hflip)
+    return FeatureCache(cache_dir)
 
 
-def _num_views(hflip: bool, num_crops: int) -> int:
-    return num_crops or 1 + hflip
+def _merge_duplicates(images: Sequence[tuple[Path, Sequence[ViewKey]]]) -> list[ImageViews]:
+    """Files with the same content share entries, and may differ in their views."""
+    merged: dict[str, ImageViews] = {}
+    for path, view_keys in images:
+        image = ImageViews(path, hash_content(path), view_keys)
+        known = merged.setdefault(image.content_hash, image)
+        if known.view_keys != view_keys:
+            view_keys = list(dict.fromkeys([*known.view_keys, *view_keys]))
+            merged[image.content_hash] = known._replace(view_keys=view_keys)
+    return list(merged.values())
 
 
-def _num_bytes(extractor: FeatureExtractor, images: Sequence[Path], num_views: int) -> int:
-    return num_views * len(images) * math.prod(extractor.grid_size) * extractor.feature_size * 2
+def _find_missing(cache_dir: Path, row_size: int, images: Sequence[ImageViews]) -> list[ImageViews]:
+    """The images with the views that are not in the cache."""
+    keys = set(_read_keys(cache_dir, row_size))
+    lacking = (
+        image._replace(view_keys=[key for key in image.view_keys if f"{image.content_hash} {key}" not in keys])
+        for image in images
+    )
+    return [image for image in lacking if image.view_keys]
 
 
-def _build(
-    partial_dir: Path,
+def _report_missing(cache_dir: Path, missing: Sequence[ImageViews], num_images: int, row_size: int) -> None:
+    """Print the size of what will be computed, and refuse it if the disk has less space."""
+    num_views = sum(len(image.view_keys) for image in missing)
+    size, free = num_views * row_size / 1e9, shutil.disk_usage(cache_dir).free / 1e9
+    print(
+        f"feature cache {cache_dir}: {len(missing)} of {num_images} images lack {num_views} views; "
+        f"{size:.1f} GB will be added",
+        file=sys.stderr,
+    )
+    if size > free:
+        raise CaptioningError(
+            f"{cache_dir}: the feature cache needs {size:.1f} GB more, but the disk has {free:.1f} GB free; "
+            "free disk space, or set another data.feature_cache_dir"
+        )
+
+
+def _write_meta(cache_dir: Path, extractor: FeatureExtractor) -> None:
+    row = {"num_locations": math.prod(extractor.grid_size), "feature_size": extractor.feature_size}
+    with atomic_write(cache_dir / "meta.json") as temporary:
+        temporary.write_text(json.dumps({**_description(extractor), **row}, indent=2) + "\n", encoding="utf-8")
+
+
+def _append(
+    cache_dir: Path,
+    row_size: int,
     extractor: FeatureExtractor,
-    images: Sequence[Path],
-    hflip: bool,
-    num_crops: int,
+    missing: Sequence[ImageViews],
     device: torch.device | str,
     batch_size: int,
 ) -> None:
-    extractor = extractor.for_inference()
-    features = _allocate(partial_dir / "features.npy", extractor, images, _num_views(hflip, num_crops))
-    progress_file = partial_dir / "progress"
-    done = int(progress_file.read_text()) if progress_file.is_file() else 0
-    description = f"features of {extractor.config['backbone']}" + (f", {num_crops} crops" if num_crops else "")
-    with tqdm(total=len(images), initial=done, desc=description, unit="image") as bar:
-        for pixels in _load_batches(range(done, len(images)), images, extractor.transform, num_crops, batch_size):
-            count = pixels.shape[1]
-            with torch.inference_mode():
-                for view in range(len(features)):
-                    batch = pixels[view % len(pixels)]
-                    batch = (batch.flip(-1) if _is_flipped(view, hflip) else batch).to(device)
-                    features[view, done : done + count] = extractor(batch).to("cpu", torch.float16).numpy()
-            done += count
-            bar.update(count)
-            if done % (_FLUSH_EVERY_N_BATCHES * batch_size) == 0:
-                features.flush()
-                _write_text(progress_file, str(done))
-    features.flush()
-    _write_text(partial_dir / "images.txt", "\n".join(map(str, images)))
-    progress_file.unlink(missing_ok=True)
-
-
-def _allocate(path: Path, extractor: FeatureExtractor, images: Sequence[Path], num_views: int) -> np.memmap:
-    """Create the array and reserve its disk space, so that a full disk is an error at the start."""
-    if path.is_file():
-        return np.lib.format.open_memmap(path, mode="r+")
-    shape = (num_views, len(images), math.prod(extractor.grid_size), extractor.feature_size)
-    with atomic_write(path) as temporary:
-        array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float16, shape=shape)
-        if hasattr(os, "posix_fallocate"):
-            with temporary.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
-        else:  # macOS and Windows: writing zeros reserves the space as well, but is slower
-            array[:] = 0
-            array.flush()
-    return array
-
-
-def _load_batches(
-    indices: Sequence[int], images: Sequence[Path], transform: ImageTransform, num_crops: int, batch_size: int
-) -> Iterator[Tensor]:
-    """Yield pixels (num_crops or 1, B, 3, S, S). A thread decodes the next batch while the encoder runs."""
-    # JPEG files are downscaled while decoding, but a crop must not have fewer pixels than the encoder's input.
-    min_side = math.ceil(transform.image_size / _MIN_CROP_SCALE) if num_crops else transform.image_size
-
-    def load_batch(batch: Sequence[int]) -> Tensor:
-        return torch.stack([load_image(index) for index in batch], dim=1)
-
-    def load_image(index: int) -> Tensor:
-        image = open_image(images[index], min_side)
-        if not num_crops:
-            return transform(image)[None]
-        rng = np.random.default_rng(index)  # an interrupted build continues with the same crops
-        return torch.stack([transform(image.crop(_random_crop(image.size, rng))) for _ in range(num_crops)])
-
-    batches = [indices[start : start + batch_size] for start in range(0, len(indices), batch_size)]
-    with ThreadPoolExecutor(1) as thread:
-        pending = thread.submit(load_batch, batches[0]) if batches else None
-        for following in [*batches[1:], None]:
-            pixels = pending.result() if pending else None
-            pending = thread.submit(load_batch, following) if following else None
-            if pixels is not None:
-                yield pixels
-
-
-def _random_crop(size: tuple[int, int], rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of a random crop of an image of this width and height."""
-    width, height = (round(side * rng.uniform(_MIN_CROP_SCALE, 1)) for side in size)
-    left, top = (int(rng.integers(room + 1)) for room in (size[0] - width, size[1] - height))
-    return left, top, left + width, top + height
-
-
-def _write_text(path: Path, text: str) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    """Compute and append the missing entries. What an interrupted build left incomplete is cut off first."""
+    complete = _read_keys(cache_dir, row_size)
+    description = f"features of {extractor.config['backbone']}"
+    with (
+        (cache_dir / "features.bin").open("ab") as features_file,
+        (cache_dir / "keys.txt").open("ab") as keys_file,
+        tqdm(total=len(missing), desc=description, unit="image") as bar,
+    ):
+        features_file.truncate(len(complete) * row_size)
+        keys_file.truncate(sum(len(key) + 1 for key in complete))
+        for images, features in extract_features(extractor, missing, device, batch_size):
+            features_file.write(features.numpy().data)
+            features_file.flush()
+            lines = (f"{image.content_hash} {key}\n" for image in images for key in image.view_keys)
+            keys_file.write("".join(lines).encode())
+            keys_file.flush()
+            bar.update(len(images))

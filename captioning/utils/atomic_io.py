@@ -32,20 +32,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_dir(path: Path, resume: bool = False) -> Iterator[Path]:
-    """Yield a temporary directory next to ``path``, which must not exist, and rename it to ``path`` on success.
-
-    Args:
-        path: final name of the directory.
-        resume: keep the temporary directory on error and continue with it the next time.
-    """
+def atomic_dir(path: Path) -> Iterator[Path]:
+    """Yield a temporary directory next to ``path``, which must not exist. It becomes ``path`` on success and is removed
+    on error."""
     temporary = partial_path(path)
-    if not resume:
-        shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
     try:
         yield temporary
         temporary.rename(path)
     finally:
-        if not resume:
-            shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -4,6 +4,7 @@ import torch
 
 from captioning.datasets.batch import Batch, pad_captions
 from captioning.datasets.record import Record
+from captioning.datasets.view import View
 from captioning.preprocessing.vocabulary import Vocabulary
 
 BOS, EOS, PAD = Vocabulary.BOS_ID, Vocabulary.EOS_ID, Vocabulary.PAD_ID
@@ -23,7 +24,7 @@ def test_pad_captions_pads_tokens_and_missing_captions() -> None:
 def test_batch_counts_captions_and_keeps_lengths_on_the_cpu() -> None:
     token_ids, lengths = pad_captions(CAPTIONS)
     records = [Record(Path(name), ("A dog.",), "train") for name in ("a.jpg", "b.jpg")]
-    batch = Batch(None, torch.zeros(2, 4, 3, dtype=torch.float16), 1, token_ids, lengths, records)
+    batch = Batch(None, torch.zeros(2, 4, 3, dtype=torch.float16), 1, token_ids, lengths, records, [View(), View()])
     assert batch.num_captions == 3
     moved = batch.to(torch.device("meta"))
     assert moved.pixels is None

@@ -12,6 +12,7 @@ from torch import Tensor
 from captioning.datasets.batch import Batch, pad_captions
 from captioning.datasets.boxes import grid_coverage
 from captioning.datasets.record import LabeledBox, Record
+from captioning.datasets.view import View
 from captioning.models.attention import attend_argmax
 from captioning.models.decoder import Decoder, DecoderOutput
 from captioning.objectives import BoxSupervision
@@ -58,7 +59,7 @@ def make_batch(*images: tuple[list[str], dict[str, Box] | None], paths: tuple[st
         )
         for (captions, boxes), path in zip(images, paths or ("",) * len(images), strict=True)
     ]
-    return Batch(None, features, 0, token_ids, lengths, records)
+    return Batch(None, features, 0, token_ids, lengths, records, [View()] * len(records))
 
 
 def decode(model: Any, batch: Batch, num_samples: int = 1) -> DecoderOutput:

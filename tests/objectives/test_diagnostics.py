@@ -24,7 +24,7 @@ def test_gradient_norm_is_that_of_one_loss_over_all_modules() -> None:
 def test_argmax_probe_measures_the_change_since_the_last_measurement() -> None:
     decoder = make_decoder(attention="hard", location_dropout=0.5, dropout=0.5).train()
     features, token_ids, lengths = make_batch([[4, 3], [3, 0]])
-    probe = ArgmaxProbe(decoder, features, Batch(None, features, 0, token_ids, lengths, []))
+    probe = ArgmaxProbe(decoder, features, Batch(None, features, 0, token_ids, lengths, [], []))
     assert probe.locations.shape == (10,)
     assert probe.update(decoder).item() == 0, "the weights are the same, and nothing is dropped"
     with torch.no_grad():

@@ -3,10 +3,10 @@
 import csv
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -112,8 +112,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert scores_after == scores[-epochs_left:]
     for key, weight in weights.items():
         assert torch.equal(weight, weights_after[key]), key
-    has_baseline = any(key.startswith("objective.estimator.baseline") for key in weights)
-    assert has_baseline == (attention == "hard")
+    assert ("objective.estimator.average_return.value" in weights) == (attention == "hard")
 
 
 def test_a_hard_model_is_tested_with_the_given_attention_mode(fit: Fit, config: Path, capsys) -> None:
@@ -145,52 +144,40 @@ def test_the_config_of_a_run_repeats_it(fit: Fit) -> None:
     assert first[1] == second[1]
 
 
+def cached_keys(features: Path) -> list[str]:
+    """Keys of the only feature cache in a directory."""
+    (keys,) = features.glob("*/keys.txt")
+    return keys.read_text().splitlines()
+
+
 def test_features_are_cached_before_training(config: Path, fit: Fit, tmp_path: Path, capsys) -> None:
     main(["cache-features", "--config", str(config), "--model.encoder.frozen", "true"])
-    (folder,) = (path for path in (tmp_path / "features").iterdir() if path.is_dir())
-    assert f"features of 60 images: {folder}" in capsys.readouterr().out
-    made = (folder / "features.npy").stat().st_mtime_ns
+    keys = cached_keys(tmp_path / "features")
+    assert len(keys) == 60
+    assert re.search(r"features of 60 images: .*features/tiny-64-", capsys.readouterr().out)
     fit("--model.encoder.frozen", "true", "--trainer.max_epochs", "1")
-    assert [path for path in (tmp_path / "features").iterdir() if path.is_dir()] == [folder]
-    assert (folder / "features.npy").stat().st_mtime_ns == made
+    assert cached_keys(tmp_path / "features") == keys
 
 
-def test_crops_are_cached_once(config: Path, fit: Fit, drawn: Path, tmp_path: Path, capsys) -> None:
+def test_a_command_caches_what_it_needs(config: Path, fit: Fit, drawn: Path, tmp_path: Path) -> None:
+    """Crops of training images only, and in validation nothing but the validation images."""
+    splits = Counter(record.split for record in karpathy.read_records(drawn))
     frozen = ("--model.encoder.frozen", "true", "--data.num_crops", "2")
-    main(["cache-features", "--config", str(config), *frozen])
-    folders = {path for path in (tmp_path / "features").iterdir() if path.is_dir()}
-    assert len(folders) == 2
-    (crops,) = (path for path in folders if len(np.load(path / "features.npy", mmap_mode="r")) == 2)
-    training = [record for record in karpathy.read_records(drawn) if record.split == "train"]
-    assert f"features of 2 crops of {len(training)} images: {crops}" in capsys.readouterr().out
-    assert (crops / "images.txt").read_text().splitlines() == [str(record.image_path) for record in training]
-    fit(*frozen, "--trainer.max_epochs", "1")
-    assert {path for path in (tmp_path / "features").iterdir() if path.is_dir()} == folders
-
-
-def test_crops_are_cached_for_training_only(config: Path, fit: Fit, tmp_path: Path) -> None:
-    run = fit("--model.encoder.frozen", "true", "--trainer.max_epochs", "1")
+    run = fit(*frozen, "--trainer.max_epochs", "1")
+    views = Counter(key.split()[1] for key in cached_keys(tmp_path / "features"))
+    assert views == {"0": splits["train"] + splits["val"], "crop0": splits["train"], "crop1": splits["train"]}
+    elsewhere = ("--data.feature_cache_dir", str(tmp_path / "other"), "--trainer.logger.init_args.version", "after")
     checkpoint = ("--ckpt_path", str(run / "checkpoints" / "best.ckpt"))
-    settings = (
-        "--model.encoder.frozen",
-        "true",
-        "--data.num_crops",
-        "2",
-        "--trainer.logger.init_args.version",
-        "after",
-    )
-    main(["validate", "--config", str(config), *settings, *checkpoint])
-    assert len([path for path in (tmp_path / "features").iterdir() if path.is_dir()]) == 1
+    main(["validate", "--config", str(config), *frozen, *elsewhere, *checkpoint])
+    assert len(cached_keys(tmp_path / "other")) == splits["val"]
 
 
-def test_crops_with_trained_last_blocks(config: Path, fit: Fit, tmp_path: Path) -> None:
+def test_crops_with_trained_last_blocks(fit: Fit, tmp_path: Path) -> None:
     callback = "captioning.training.callbacks.EncoderFinetuning"
     tuned = ("--trainer.callbacks+", callback, "--trainer.callbacks.unfreeze_at_epoch", "0")
     tuned = (*tuned, "--trainer.callbacks.num_blocks", "1")
     run = fit("--model.encoder.frozen", "true", "--data.num_crops", "2", *tuned)
-    caches = [np.load(path, mmap_mode="r") for path in (tmp_path / "features").glob("*/features.npy")]
-    assert sorted(len(cache) for cache in caches) == [1, 2]
-    assert len({cache.shape[2:] for cache in caches}) == 1
+    assert {key.split()[1] for key in cached_keys(tmp_path / "features")} == {"0", "crop0", "crop1"}
     assert (run / "checkpoints" / "best.safetensors").is_file()
 
 

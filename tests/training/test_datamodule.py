@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from captioning.datasets.content_hash import hash_content
 from captioning.datasets.readers import karpathy
+from captioning.datasets.view import train_view_keys
 from captioning.models.encoder import Encoder
 from captioning.preprocessing.tokenizer import tokenize
 from captioning.preprocessing.vocabulary import Vocabulary
@@ -61,28 +63,29 @@ def test_min_word_freq(drawn: Path) -> None:
 
 @pytest.fixture
 def cached(drawn: Path, tmp_path: Path) -> CaptionDataset:
-    """Every other scene as a split, with flipped views and crops from caches."""
-    records = karpathy.read_records(drawn)
+    """Every other scene as a split, with flipped views and crops from the cache."""
+    records = karpathy.read_records(drawn)[::2]
     encoder = Encoder("tiny", frozen=True)
-    images = [record.image_path for record in records]
-    cache = open_or_build(tmp_path, encoder, images, hflip=True)
-    crops = open_or_build(tmp_path, encoder, images[::2], hflip=True, num_crops=3)
+    view_keys = train_view_keys(hflip=True, num_crops=3)
+    images = [(record.image_path, view_keys) for record in records]
+    cache = open_or_build(tmp_path, encoder, images)
     vocabulary = Vocabulary.build(tokenize(caption) for record in records for caption in record.captions)
-    rows = range(0, len(records), 2)
-    return CaptionDataset(records[::2], vocabulary, encoder.transform, cache=cache, cache_rows=rows, crop_cache=crops)
+    return CaptionDataset(records, vocabulary, encoder.transform, cache=cache, view_keys=view_keys)
 
 
 def test_cached_features_belong_to_their_records(cached: CaptionDataset) -> None:
-    batch = cached.__getitems__([SampleKey(3), SampleKey(9, 1), SampleKey(5, 4), SampleKey(0)])
+    batch = cached.__getitems__([SampleKey(3), SampleKey(9, 1), SampleKey(5, 3), SampleKey(0)])
     assert batch.pixels is None
     for number, record in enumerate(batch.records):
         index = cached.records.index(record)
-        row, view = cached.cache_rows[index], int(index == 9)
-        expected = cached.crop_cache.load([5], [2]) if index == 5 else cached.cache.load([row], [view])
-        assert torch.equal(batch.features[number], expected[0])
+        view_key = cached.view_keys[{9: 1, 5: 3}.get(index, 0)]
+        content_hash = hash_content(record.image_path)
+        assert torch.equal(batch.features[number], cached.cache.load([cached.cache.row(content_hash, view_key)])[0])
+        assert batch.views[number] == view_key.locate(content_hash)
         captions = {tuple(row.tolist()) for row in batch.token_ids[number]}
         alone = {tuple(row.tolist()) for row in cached.__getitems__([SampleKey(index)]).token_ids[0]}
         assert {tuple(w for w in row if w) for row in captions} == {tuple(w for w in row if w) for row in alone}
+    assert sorted(view.flipped for view in batch.views) == [False, False, True, True]
 
 
 def test_images_with_direction_words_are_never_flipped(cached: CaptionDataset) -> None:

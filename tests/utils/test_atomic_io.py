@@ -59,18 +59,6 @@ def test_atomic_dir_discards_a_stale_partial_directory(tmp_path: Path) -> None:
     assert list(path.iterdir()) == []
 
 
-def test_atomic_dir_resumes_after_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "cache"
-    with pytest.raises(InterruptedWriteError), atomic_dir(path, resume=True) as temporary:
-        write_and_fail(temporary / "a.txt", "a")
-    assert not path.exists()
-    with atomic_dir(path, resume=True) as temporary:
-        assert (temporary / "a.txt").read_text() == "a"
-        (temporary / "b.txt").write_text("b")
-    assert sorted(file.name for file in path.iterdir()) == ["a.txt", "b.txt"]
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_files_have_the_permissions_that_open_gives(tmp_path: Path) -> None:
     (tmp_path / "usual").write_text("")
     with atomic_write(tmp_path / "model") as temporary:

@@ -1,0 +1,73 @@
+"""Views of an image: the image itself, its mirror image, and random crops."""
+
+import hashlib
+from typing import NamedTuple
+
+from PIL import Image
+
+from captioning.preprocessing.image import Box
+
+MIN_CROP_SCALE = 0.6  # of width and height; smaller crops lose objects that the captions mention
+WHOLE_IMAGE = Box(0, 0, 1, 1)
+
+
+class View(NamedTuple):
+    """Geometry of a view: a region of the image, which is flipped horizontally afterwards.
+
+    Args:
+        flipped: whether the region is flipped.
+        crop_box: the region, in fractions of the image.
+    """
+
+    flipped: bool = False
+    crop_box: Box = WHOLE_IMAGE
+
+    def crop(self, image: Image.Image) -> Image.Image:
+        """Return the region of an image, not flipped."""
+        if self.crop_box == WHOLE_IMAGE:
+            return image
+        left, top, right, bottom = self.crop_box
+        width, height = image.size
+        return image.crop((round(left * width), round(top * height), round(right * width), round(bottom * height)))
+
+
+class ViewKey(NamedTuple):
+    """Name of a view of any image. Its text is ``0``, ``flip``, ``crop<i>`` or ``crop<i>-flip``.
+
+    Args:
+        crop: number of the random crop; None for the whole image.
+        flipped: whether the view is flipped horizontally.
+    """
+
+    crop: int | None = None
+    flipped: bool = False
+
+    def __str__(self) -> str:
+        if self.crop is None:
+            return "flip" if self.flipped else "0"
+        return f"crop{self.crop}-flip" if self.flipped else f"crop{self.crop}"
+
+    def locate(self, content_hash: str) -> View:
+        """Return the geometry of this view for the image with this content hash."""
+        return View(self.flipped, WHOLE_IMAGE if self.crop is None else random_crop_box(content_hash, self.crop))
+
+
+def train_view_keys(hflip: bool, num_crops: int) -> list[ViewKey]:
+    """Return the views to train on: the image, its mirror image with ``hflip``, then the crops.
+
+    With ``hflip`` every second crop is flipped.
+    """
+    whole = [ViewKey(), ViewKey(flipped=True)] if hflip else [ViewKey()]
+    return [*whole, *(ViewKey(crop, hflip and crop % 2 == 1) for crop in range(num_crops))]
+
+
+def random_crop_box(content_hash: str, number: int) -> Box:
+    """Return a random region with 60 to 100 % of the width and of the height of an image.
+
+    It depends on the arguments only, so that cached features of a crop are valid in any list of images.
+    """
+    digest = hashlib.sha256(f"{content_hash} {number}".encode()).digest()
+    draws = [int.from_bytes(digest[start : start + 8]) / 2**64 for start in range(0, 32, 8)]  # uniform in [0, 1)
+    width, height = (MIN_CROP_SCALE + (1 - MIN_CROP_SCALE) * draw for draw in draws[:2])
+    left, top = draws[2] * (1 - width), draws[3] * (1 - height)
+    return Box(left, top, left + width, top + height)
