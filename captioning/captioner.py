@@ -1,41 +1,41 @@
 """Python API: loads a model and captions images."""
 
-import copy
 import dataclasses
 import functools
 import math
+import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, Literal, Self, overload
 
 import torch
-from torch import Tensor
 
 from captioning.caption import Caption
 from captioning.generation import GenerationConfig, Hypothesis, generate
 from captioning.models import checkpoint
 from captioning.models.attention import AttentionMode, check_attention_mode, make_attention_fn
+from captioning.models.calibration import Calibration
 from captioning.models.decoder import Decoder
-from captioning.models.encoder import Encoder
+from captioning.models.encoder import Encoder, FeatureExtractor
 from captioning.models.engine import inference_engine
+from captioning.models.ensemble import EnsembleDecoder
+from captioning.models.loading import load_model, resolve_device
 from captioning.models.pretrained import DEFAULT_MODEL
 from captioning.models.receptive_field import receptive_field
-from captioning.preprocessing.image import Box, ImageInput, open_image
+from captioning.preprocessing.image import IMAGE_TYPES, ImageInput
+from captioning.preprocessing.preprocessed_image import PreprocessedImage, preprocess_image
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
+from captioning.utils.fork_safety import check_not_forked
 from captioning.utils.prefetch import prefetch_batches
+from captioning.visualization.export import OverlayWriter, name_images
 
-
-class PreprocessedImage(NamedTuple):
-    """An image that is opened, resized and normalized."""
-
-    source: ImageInput
-    pixels: Tensor  # (3, image_size, image_size)
-    crop_box: Box
+ErrorMode = Literal["raise", "return"]
 
 
 class Captioner:
-    """Generates captions of images.
+    """Generates captions of images. Instances can be pickled.
 
     >>> captioner = Captioner.from_pretrained()
     >>> captioner("photo.jpg").text
@@ -48,54 +48,121 @@ class Captioner:
             ``expectation`` averages all locations by their attention weights.
         seed: seed of sampling. The same images in the same batches yield the same captions.
         num_return_sequences: number of captions per image.
+        calibration: maps the score of a caption to its confidence.
         **generation: fields of :class:`captioning.generation.GenerationConfig`.
     """
 
     def __init__(
         self,
-        encoder: Encoder,
-        decoder: Decoder,
+        encoder: FeatureExtractor,
+        decoder: Decoder | EnsembleDecoder,
         vocabulary: Vocabulary,
         attention_mode: AttentionMode | None = None,
         seed: int = 0,
         num_return_sequences: int = 1,
+        calibration: Calibration | None = None,
         **generation: Any,
     ) -> None:
         self.encoder = encoder.eval()
-        self._extract_features = inference_engine(self.encoder)
-        self._receptive_field = functools.cache(functools.partial(receptive_field, self.encoder))
         self.decoder = decoder.eval()
         self.vocabulary = vocabulary
-        self._configure(attention_mode, seed, num_return_sequences, GenerationConfig(**generation))
+        self.calibration = calibration
+        self._prepare_encoder()
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self._configure(attention_mode, num_return_sequences, GenerationConfig().replace(**generation))
+
+    def _prepare_encoder(self) -> None:
+        self._extract_features = inference_engine(self.encoder)
+        self._receptive_field = functools.cache(functools.partial(receptive_field, self.encoder))
 
     def _configure(
-        self, attention_mode: AttentionMode | None, seed: int, num_return_sequences: int, generation: GenerationConfig
+        self, attention_mode: AttentionMode | None, num_return_sequences: int, generation: GenerationConfig
     ) -> None:
         check_attention_mode(attention_mode, self.decoder.is_hard)
         generation.check_num_return_sequences(num_return_sequences)
         self.attention_mode = attention_mode
         self.num_return_sequences = num_return_sequences
         self.generation = generation
-        self.generator = torch.Generator(self._device).manual_seed(seed)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = DEFAULT_MODEL,
+        device: str | torch.device | None = None,
+        **options: Any,
+    ) -> Self:
+        """Load a model file. Loading does not execute code from the file.
+
+        Args:
+            model: name of a bundled model (:func:`captioning.list_pretrained`), or path of a ``.safetensors`` file or
+                training checkpoint. Several models with the same vocabulary form an ensemble, which averages their
+                next-word probabilities and attention maps.
+            device: by default ``cuda`` if available, otherwise ``cpu``.
+            **options: arguments of the class that override those in the file. None keeps the value of the file.
+        """
+        device = resolve_device(device)
+        sources = [model] if isinstance(model, str | os.PathLike) else list(model)
+        loaded = load_model([source if isinstance(source, str) else Path(source) for source in sources], device)
+        stored = {**loaded.generation, "attention_mode": loaded.attention_mode, "calibration": loaded.calibration}
+        options = _without_none(options)
+        captioner = cls(loaded.encoder, loaded.decoder, loaded.vocabulary, **{**stored, **options})
+        captioner.generation.check_effect(options)
+        return captioner
+
+    def save(self, path: str | os.PathLike[str], compact: bool = False) -> None:
+        """Write a model file.
+
+        Args:
+            path: path of the file.
+            compact: store half precision, and only those encoder tensors that differ from the pretrained weights.
+        """
+        encoder, decoder = self.single_model()
+        header = checkpoint.build_model_header(
+            encoder,
+            decoder,
+            self.vocabulary,
+            dataclasses.asdict(self.generation),
+            self.attention_mode,
+            self.calibration,
+        )
+        checkpoint.save_model(Path(path), header, encoder, decoder, compact)
+
+    def single_model(self) -> tuple[Encoder, Decoder]:
+        """Return the encoder and the decoder. Raises CaptioningError for an ensemble."""
+        if not isinstance(self.encoder, Encoder) or not isinstance(self.decoder, Decoder):
+            raise CaptioningError("this is not possible with an ensemble; load one of its models alone")
+        return self.encoder, self.decoder
 
     @property
-    def _device(self) -> torch.device:
+    def device(self) -> torch.device:
         return next(self.decoder.parameters()).device
 
-    def with_options(self, seed: int = 0, **options: Any) -> "Captioner":
+    def to(self, device: str | torch.device) -> Self:
+        """Move the model to a device and return this captioner. Sampling continues from the initial seed."""
+        device = resolve_device(device)
+        for module in (self.encoder, self.decoder):
+            module.to(device)
+        self._prepare_encoder()
+        self.generator = torch.Generator(device).manual_seed(self.generator.initial_seed())
+        return self
+
+    def with_options(self, seed: int | None = None, **options: Any) -> Self:
         """Return a captioner with other options that shares the modules of this one.
 
         Args:
-            seed: seed of the new random generator.
+            seed: seed of a new random generator; by default the generator is shared as well.
             **options: arguments of the class. Options that are omitted or None keep their value.
         """
         changed = _without_none(options)
-        captioner = copy.copy(self)
+        captioner = self.__class__.__new__(self.__class__)  # not copy.copy(), which would fuse the encoder again
+        captioner.__dict__.update(self.__dict__)
         attention_mode = changed.pop("attention_mode", self.attention_mode)
         num_return_sequences = changed.pop("num_return_sequences", self.num_return_sequences)
-        generation = dataclasses.replace(self.generation, **changed)
+        generation = self.generation.replace(**changed)
         generation.check_effect(changed)
-        captioner._configure(attention_mode, seed, num_return_sequences, generation)
+        captioner._configure(attention_mode, num_return_sequences, generation)
+        if seed is not None:
+            captioner.generator = torch.Generator(self.device).manual_seed(seed)
         return captioner
 
     @property
@@ -103,68 +170,117 @@ class Captioner:
         """Whether captions depend on the seed, and on the other images of the batch."""
         return self.generation.do_sample or self.attention_mode == "sample"
 
-    @classmethod
-    def from_pretrained(
-        cls, model: str | Path = DEFAULT_MODEL, device: str | None = None, **options: Any
-    ) -> "Captioner":
-        """Load a model file. Loading does not execute code from the file.
-
-        Args:
-            model: name of a bundled model, or path of a ``.safetensors`` file or training checkpoint.
-            device: by default ``cuda`` if available, otherwise ``cpu``.
-            **options: arguments of the class that override those in the file. None keeps the value of the file.
-        """
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        model_file = checkpoint.read_model(model, device)
-        encoder, decoder, vocabulary = checkpoint.build_modules(model_file, device)
-        stored = {**model_file.header["generation"], "attention_mode": model_file.header["attention_mode"]}
-        options = _without_none(options)
-        captioner = cls(encoder, decoder, vocabulary, **{**stored, **options})
-        captioner.generation.check_effect(options)
-        return captioner
-
-    def save(self, path: str | Path, compact: bool = False) -> None:
-        """Write a model file.
-
-        Args:
-            path: path of the file.
-            compact: store half precision, and only those encoder tensors that differ from the pretrained weights.
-        """
-        header = checkpoint.build_model_header(
-            self.encoder, self.decoder, self.vocabulary, dataclasses.asdict(self.generation), self.attention_mode
-        )
-        modules = {"encoder": self.encoder, "decoder": self.decoder}
-        tensors = {
-            f"{prefix}.{name}": tensor
-            for prefix, module in modules.items()
-            for name, tensor in module.state_dict().items()
+    def __getstate__(self) -> dict[str, Any]:
+        """What can be pickled: the inference engine is built again, and a generator is represented by its state."""
+        state = {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("_extract_features", "_receptive_field")
         }
-        model_file = checkpoint.ModelFile(header, tensors)
-        if compact:
-            model_file = checkpoint.compact(model_file)
-        checkpoint.write_model_file(Path(path), model_file.header, model_file.tensors)
+        return {**state, "generator": self.generator.get_state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare_encoder()
+        self.generator = torch.Generator(self.device)
+        self.generator.set_state(state["generator"])
 
     @overload
-    def __call__(self, images: ImageInput) -> Caption: ...
+    def __call__(
+        self, images: ImageInput, *, batch_size: int = ..., errors: Literal["raise"] = ..., **options: Any
+    ) -> Caption: ...
 
     @overload
-    def __call__(self, images: list[ImageInput]) -> list[Caption]: ...
+    def __call__(
+        self, images: Iterable[ImageInput], *, batch_size: int = ..., errors: Literal["raise"] = ..., **options: Any
+    ) -> list[Caption]: ...
 
-    def __call__(self, images: ImageInput | list[ImageInput]) -> Caption | list[Caption]:
-        """Caption an image (path, bytes or PIL image) or a list of images."""
-        captions = []
-        for caption in self.iter_captions(images if isinstance(images, list) else [images]):
-            if isinstance(caption, CaptioningError):
-                raise caption
-            captions.append(caption)
-        return captions if isinstance(images, list) else captions[0]
+    @overload
+    def __call__(
+        self, images: ImageInput, *, batch_size: int = ..., errors: Literal["return"], **options: Any
+    ) -> Caption | CaptioningError: ...
+
+    @overload
+    def __call__(
+        self, images: Iterable[ImageInput], *, batch_size: int = ..., errors: Literal["return"], **options: Any
+    ) -> list[Caption | CaptioningError]: ...
+
+    def __call__(
+        self,
+        images: ImageInput | Iterable[ImageInput],
+        *,
+        batch_size: int = 32,
+        errors: ErrorMode = "raise",
+        **options: Any,
+    ) -> Caption | CaptioningError | Sequence[Caption | CaptioningError]:
+        """Caption an image, or an iterable of images.
+
+        Args:
+            images: a path, an http(s) URL, the bytes of a file, a PIL image, a NumPy array (H, W, C), a torch tensor
+                (C, H, W), or an iterable of these, which yields a list.
+            batch_size: number of images that the model processes at once.
+            errors: ``raise`` raises the error of an image that cannot be read, ``return`` returns it in the place of
+                the caption.
+            **options: arguments of :meth:`with_options` for this call.
+        """
+        if errors not in ("raise", "return"):
+            raise CaptioningError(f"errors must be 'raise' or 'return', got {errors!r}")
+        captioner = self.with_options(**options) if options else self
+        results = []
+        for result in captioner.iter_captions([images] if isinstance(images, IMAGE_TYPES) else images, batch_size):
+            if errors == "raise" and isinstance(result, CaptioningError):
+                raise result
+            results.append(result)
+        return results[0] if isinstance(images, IMAGE_TYPES) else results
 
     def iter_captions(self, images: Iterable[ImageInput], batch_size: int = 32) -> Iterator[Caption | CaptioningError]:
-        """Yield captions in the order of the images. An image that cannot be read yields its error."""
+        """Yield captions in the order of the images. An image that cannot be read yields its error.
+
+        Only two batches are in memory at a time, so the images may be a generator.
+        """
+        if not isinstance(images, Iterable) or isinstance(images, IMAGE_TYPES):
+            raise CaptioningError(
+                f"expected an iterable of images, got {type(images).__name__}; an image is a path, URL, bytes, PIL "
+                "image, NumPy array (H, W, C) or torch tensor (C, H, W)"
+            )
+        if batch_size < 1:
+            raise CaptioningError(f"batch_size must be >= 1, got {batch_size}")
         for results in prefetch_batches(self._preprocess_or_error, images, batch_size):
             captions = iter(self.caption_batch([item for item in results if isinstance(item, PreprocessedImage)]))
             for result in results:
                 yield next(captions) if isinstance(result, PreprocessedImage) else result
+
+    def gallery(
+        self,
+        images: Iterable[ImageInput],
+        output_dir: str | os.PathLike[str],
+        formats: Sequence[str] = ("html",),
+        batch_size: int = 32,
+        **overlay_options: Any,
+    ) -> Path:
+        """Caption images and write their attention overlays to a directory, with an index page of all.
+
+        An image that cannot be read is skipped with a warning.
+
+        Args:
+            images: as for a call.
+            output_dir: created if it does not exist.
+            formats: see :class:`captioning.visualization.export.OverlayWriter`.
+            batch_size: number of images that the model processes at once.
+            **overlay_options: ``colormap``, ``opacity`` and ``panel_width``, as of :meth:`Caption.overlay`.
+
+        Returns:
+            Path of the index page.
+        """
+        images = list(images)
+        paths = name_images(images)
+        writer = OverlayWriter(Path(output_dir), paths, formats, has_gallery=True, **overlay_options)
+        for path, result in zip(paths, self.iter_captions(images, batch_size), strict=True):
+            if isinstance(result, CaptioningError):
+                warnings.warn(str(result), stacklevel=2)
+            else:
+                writer.write(path, result)
+        return writer.close() or writer.output_dir
 
     def _preprocess_or_error(self, image: ImageInput) -> PreprocessedImage | CaptioningError:
         try:
@@ -176,20 +292,19 @@ class Captioner:
         """Open and transform an image for :meth:`caption_batch`. Thread-safe.
 
         Args:
-            image: path, bytes or PIL image.
+            image: an image, as for a call.
             max_pixels: a file with more pixels raises CaptioningError before it is decoded.
         """
-        transform = self.encoder.transform
-        opened = open_image(image, transform.image_size, max_pixels)
-        return PreprocessedImage(image, transform(opened), transform.crop_box(*opened.size))
+        return preprocess_image(image, self.encoder.transform, max_pixels)
 
     def caption_batch(self, images: Sequence[PreprocessedImage]) -> list[Caption]:
         """Caption one batch. Not thread-safe."""
         if not images:
             return []
+        check_not_forked()
         pixels = torch.stack([image.pixels for image in images])  # (B, 3, image_size, image_size)
         with torch.inference_mode():
-            features = self._extract_features(pixels.to(self._device))  # (B, L, D)
+            features = self._extract_features(pixels.to(self.device))  # (B, L, D)
         attention_fn = make_attention_fn(self.attention_mode, self.generator)
         results = generate(
             self.decoder, features, self.generation, self.generator, self.num_return_sequences, attention_fn
@@ -203,7 +318,7 @@ class Captioner:
     def _postprocess(self, hypothesis: Hypothesis, image: PreprocessedImage) -> Caption:
         box, field = image.crop_box, None
         # The receptive field is computed only where it is used: it requires a forward and a backward pass of the CNN.
-        if self.decoder.is_hard and self.attention_mode != "expectation":
+        if isinstance(self.decoder, Decoder) and self.decoder.is_hard and self.attention_mode != "expectation":
             width, height = self._receptive_field()
             field = (width * (box.right - box.left), height * (box.bottom - box.top))
         return Caption(
@@ -214,6 +329,8 @@ class Captioner:
             crop_box=box,
             receptive_field=field,
             context_gates=hypothesis.context_gates,
+            preview=image.preview,
+            calibration=self.calibration,
         )
 
 

@@ -68,8 +68,8 @@ def make_captioner(**settings: Any) -> Captioner:
     """Random weights with a variance large enough for captions that differ between images."""
     torch.manual_seed(0)
     encoder = Encoder("tiny", frozen=False)
-    sizes = {"embedding_size": 16, "hidden_size": 32, "attention_size": 16}
-    decoder = Decoder(len(WORDS) + 4, encoder.feature_size, 64, **sizes, **settings)
+    settings = {"embedding_size": 16, "hidden_size": 32, "attention_size": 16, **settings}
+    decoder = Decoder(len(WORDS) + 4, encoder.feature_size, 64, **settings)
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.normal_(std=0.5)

@@ -244,9 +244,7 @@ def test_a_compact_file_contains_trained_encoder_tensors(captioner: Captioner, p
     assert compact(photo).text == original(photo).text
 
 
-def test_compact_keeps_a_backbone_without_pretrained_weights(
-    captioner: Captioner, tmp_path: Path, photo: Path
-) -> None:
+def test_compact_keeps_a_backbone_without_pretrained_weights(captioner: Captioner, tmp_path: Path, photo: Path) -> None:
     captioner.save(tmp_path / "compact.safetensors", compact=True)
     assert (tmp_path / "compact.safetensors").is_file()
     compact = Captioner.from_pretrained(tmp_path / "compact.safetensors")

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 
@@ -50,3 +51,53 @@ def test_the_installed_wheel_captions_an_image(installed: Path, tmp_path: Path) 
     assert Path(location).is_relative_to(installed)
     assert len(caption.split("\t")[1].split()) > 3
     assert (tmp_path / "overlays" / "astronaut.png").is_file()
+
+
+_USER_SCRIPT = """
+from pathlib import Path
+from typing import assert_type
+
+from captioning import Caption, Captioner, CaptioningError, list_pretrained
+
+captioner = Captioner.from_pretrained(list_pretrained()[0], device="cpu")
+paths: list[str] = ["a.jpg"]
+assert_type(captioner("a.jpg"), Caption)
+assert_type(captioner(Path("a.jpg"), num_beams=3), Caption)
+assert_type(captioner(paths, batch_size=2), list[Caption])
+assert_type(captioner(Path(path) for path in paths), list[Caption])
+assert_type(captioner("a.jpg", errors="return"), Caption | CaptioningError)
+assert_type(captioner((b"", "b.jpg"), errors="return"), list[Caption | CaptioningError])
+assert_type(captioner("a.jpg").confidence, float | None)
+captioner("a.jpg").save(5)
+"""
+# Stand-ins for large packages: the analysis of torch alone takes a minute.
+_STUBS = {
+    "numpy": "class ndarray: ...",
+    "torch": "class Tensor: ...\nclass device: ...",
+    "PIL/Image": "class Image: ...",
+    "PIL/__init__": "",
+}
+
+
+def test_mypy_checks_a_script_against_the_wheel(installed: Path, tmp_path: Path) -> None:
+    """The types come from the installed package, as marked by py.typed; the only error is the one in the script."""
+    venv.create(tmp_path / "env", with_pip=False)
+    (site_packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (site_packages / "wheel.pth").write_text(f"{installed}\n")
+    (tmp_path / "script.py").write_text(_USER_SCRIPT)
+    for name, text in _STUBS.items():
+        path = tmp_path / "stubs" / f"{name}.pyi"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"from typing import Any\n{text}\ndef __getattr__(name: str) -> Any: ...\n")
+    python = str(tmp_path / "env" / "bin" / "python")
+    result = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(tmp_path / "stubs"), "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    error, summary = result.stdout.splitlines()
+    assert error.startswith(f'script.py:{len(_USER_SCRIPT.splitlines())}: error: Argument 1 to "save"'), result.stdout
+    assert summary.startswith("Found 1 error")

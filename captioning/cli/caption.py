@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from captioning.cli.generation_flags import add_generation_flags, generation_options
-from captioning.models.pretrained import DEFAULT_MODEL, PRETRAINED
+from captioning.models.pretrained import DEFAULT_MODEL, PRETRAINED, check_model_exists
+from captioning.preprocessing.download import is_url
+from captioning.preprocessing.find_images import find_images
 from captioning.utils.errors import CaptioningError
+from captioning.utils.xmp import write_sidecar
 
 if TYPE_CHECKING:
     from captioning.visualization.export import OverlayWriter
@@ -20,14 +23,18 @@ _OVERLAY_FLAGS = ("overlay_format", "colormap", "opacity", "panel_width")  # hav
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "images", nargs="+", metavar="IMAGE", help="an image file, a directory, or a glob like 'a/*.jpg'"
+        "images",
+        nargs="*",
+        metavar="IMAGE",
+        help="an image file, a directory, a glob like 'a/*.jpg', an http(s) URL, or - for standard input",
     )
     parser.add_argument(
         "--model",
-        default=DEFAULT_MODEL,
+        nargs="+",
+        default=[DEFAULT_MODEL],
         metavar="MODEL",
-        help=f"a pretrained model ({', '.join(PRETRAINED)}) or the .safetensors file of a training run "
-        "(default %(default)s)",
+        help=f"a pretrained model ({', '.join(PRETRAINED)}) or the .safetensors file of a training run; several form "
+        f"an ensemble, which averages their word probabilities and attention maps (default {DEFAULT_MODEL})",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per image instead of text")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch (default 32)")
@@ -42,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("expectation", "argmax", "sample"),
         help="hard attention at inference: 'argmax' uses the most probable location, 'sample' draws one, "
         "'expectation' averages all locations by their attention weights (default: that of the model)",
+    )
+    parser.add_argument(
+        "--write",
+        choices=("xmp",),
+        help="write each caption to an XMP sidecar, photo.jpg.xmp, that photo programs read; photos are not changed",
     )
     add_generation_flags(parser)
     group = parser.add_argument_group("attention overlays")
@@ -60,20 +72,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print the caption of each image; exit with code 2 if an image or overlay failed."""
     overlay_options = _check_options(options)
-
-    from captioning.preprocessing.find_images import find_images
-
-    image_paths, errors = find_images(options.images)
+    inputs, errors = _find_inputs(options.images)
     for error in errors:
         _print_error(error)
-    if not image_paths:
+    if not inputs:
         sys.exit(2)
 
     from tqdm import tqdm
 
     from captioning.captioner import Captioner
+    from captioning.visualization.export import name_images
 
-    writer = _make_writer(options.overlay_dir, image_paths, overlay_options) if options.overlay_dir else None
+    paths = name_images(inputs)
+    writer = _make_writer(options.overlay_dir, paths, overlay_options) if options.overlay_dir else None
     captioner = Captioner.from_pretrained(
         options.model,
         attention_mode=options.attention_mode,
@@ -81,29 +92,32 @@ def run(options: argparse.Namespace) -> None:
         num_return_sequences=options.num_return_sequences,
         **generation_options(options),
     )
-    captions = captioner.iter_captions(image_paths, options.batch_size)
+    captions = captioner.iter_captions(inputs, options.batch_size)
     # On a terminal the captions themselves show the progress.
-    hidden = sys.stdout.isatty() or not sys.stderr.isatty() or len(image_paths) <= options.batch_size
+    hidden = sys.stdout.isatty() or not sys.stderr.isatty() or len(inputs) <= options.batch_size
     failed = bool(errors)
-    for path, caption in tqdm(
-        zip(image_paths, captions, strict=True), total=len(image_paths), disable=hidden, unit="image"
+    for image, path, caption in tqdm(
+        zip(inputs, paths, captions, strict=True), total=len(inputs), disable=hidden, unit="image"
     ):
         if isinstance(caption, CaptioningError):
             failed = True
             _print_error(caption)
             continue
-        result = {"image": str(path), **caption.to_dict(attention_maps=False)}
-        if writer:
-            try:
+        name = "-" if isinstance(image, bytes) else str(image)
+        result = {"image": name, **caption.to_dict(attention_maps=False)}
+        try:
+            if writer:
                 result["overlay"] = writer.write(path, caption)
-            except CaptioningError as error:  # the caption itself is valid
-                failed = True
-                _print_error(error)
+            if options.write:
+                result["sidecar"] = str(write_sidecar(path, caption.text))
+        except CaptioningError as error:  # the caption itself is valid
+            failed = True
+            _print_error(error)
         if options.json:
             print(json.dumps(result, ensure_ascii=False), flush=True)
         else:
             for sequence in (caption, *caption.alternatives):
-                print(f"{path}\t{sequence.text}", flush=True)
+                print(name, sequence.text, *(["not sure"] if sequence.is_uncertain else []), sep="\t", flush=True)
     if writer:
         print(f"overlays: {writer.close() or options.overlay_dir}", file=sys.stderr)
     if failed:
@@ -111,17 +125,39 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _check_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Check what needs no model, and return the overlay options that were given."""
+    """Check what needs no model and no torch, and return the overlay options that were given."""
+    if not options.images:
+        raise CaptioningError("no images; give files or directories, before --model if it is the last option")
+    if options.write and any(image == "-" or is_url(image) for image in options.images):
+        raise CaptioningError("--write xmp requires image files; URLs and standard input have no sidecar")
     if options.batch_size < 1:
         raise CaptioningError(f"--batch-size must be >= 1, got {options.batch_size}")
     if not 0 <= options.seed < 2**63:
         raise CaptioningError(f"--seed must be in [0, {2**63 - 1}], got {options.seed}")
     generation_options(options)
+    for model in options.model:
+        check_model_exists(model)
     given = {name: value for name in _OVERLAY_FLAGS if (value := getattr(options, name)) is not None}
     if given and not options.overlay_dir:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise CaptioningError(f"{flags}: has no effect without --overlay-dir DIR")
     return given
+
+
+def _find_inputs(patterns: list[str]) -> tuple[list[Path | str | bytes], list[CaptioningError]]:
+    """Expand the arguments to paths, URLs and the content of standard input."""
+    inputs: list[Path | str | bytes] = []
+    errors: list[CaptioningError] = []
+    for pattern in dict.fromkeys(patterns):
+        if pattern == "-":
+            inputs.append(sys.stdin.buffer.read())
+        elif is_url(pattern):
+            inputs.append(pattern)
+        else:
+            found, pattern_errors = find_images([pattern])
+            inputs.extend(found)
+            errors.extend(pattern_errors)
+    return list(dict.fromkeys(inputs)), errors
 
 
 def _make_writer(output_dir: Path, image_paths: list[Path], overlay_options: dict[str, Any]) -> "OverlayWriter":

@@ -15,6 +15,7 @@ _COMMANDS = {
     "caption": "caption images and export attention overlays",
     "serve": "serve a web page and a REST API (requires the extra 'web')",
     "score": "score captions of any system against references",
+    "calibrate": "fit the confidence of a model to reference captions",
     "faithfulness": "occlusion test of attention maps",
     "grounding": "compare attention maps with boxes of objects",
     "inspect-data": "summarize a data set and find unreadable images",

@@ -121,6 +121,7 @@ def run_occlusion_test(
     encoder = captioner.encoder.for_inference()
     captions: dict[str, list[CaptionWithAttention]] = {name: [] for name in attention_fns}
     attended_only: dict[str, list[Tensor]] = {name: [] for name in attention_fns}
+    _, decoder = captioner.single_model()
     for start in range(0, len(images), _BATCH_SIZE):
         pixels = torch.stack([_load_pixels(captioner, image) for image in images[start : start + _BATCH_SIZE]])
         features = encoder(pixels)
@@ -129,7 +130,7 @@ def run_occlusion_test(
             captions[name] += batch_captions
             for image_features, caption in zip(features, batch_captions, strict=True):
                 token_log_probs = attended_only_log_probs(
-                    captioner.decoder, image_features[None], features.mean(dim=(0, 1)), caption.token_ids, attention_fn
+                    decoder, image_features[None], features.mean(dim=(0, 1)), caption.token_ids, attention_fn
                 )
                 attended_only[name].append(token_log_probs[caption.content_positions])
     for name, model_captions in captions.items():
@@ -172,10 +173,11 @@ def generate_with_attention(
     does not rank the other locations; α does.
     """
     captions = []
-    hypotheses = generate(captioner.decoder, features, captioner.generation, captioner.generator, 1, attention_fn)
+    _, decoder = captioner.single_model()
+    hypotheses = generate(decoder, features, captioner.generation, captioner.generator, 1, attention_fn)
     for image_features, (best, *_) in zip(features, hypotheses, strict=True):
         token_ids = [Vocabulary.BOS_ID, *best.token_ids, Vocabulary.EOS_ID]
-        _, weights = _teacher_forced_log_probs(captioner.decoder, image_features[None], token_ids, attention_fn)
+        _, weights = _teacher_forced_log_probs(decoder, image_features[None], token_ids, attention_fn)
         words = captioner.vocabulary.decode(best.token_ids)
         captions.append(CaptionWithAttention(token_ids, words, weights[0, : len(best.token_ids)].cpu()))
     return captions
@@ -259,10 +261,11 @@ def _score_occluded(
         _load_pixels(captioner, image), unique.to(captioner.generator.device).unflatten(1, captioner.encoder.grid_size)
     )
     features = encoder(copies)
+    _, decoder = captioner.single_model()
     rows = iter(index.split([mask.shape[0] * mask.shape[1] for mask in parts]))
     for name, orders in masks.items():
         caption = captions[name]
-        log_probs = _teacher_forced_log_probs(captioner.decoder, features, caption.token_ids, attention_fns[name])[0]
+        log_probs = _teacher_forced_log_probs(decoder, features, caption.token_ids, attention_fns[name])[0]
         log_probs = log_probs.cpu()
         positions = torch.tensor(caption.content_positions, dtype=torch.long)[:, None]
         yield name, {order: log_probs[next(rows).view(mask.shape[:2]), positions] for order, mask in orders.items()}

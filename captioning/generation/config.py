@@ -1,6 +1,7 @@
 """Settings of caption generation. Command-line flags, the REST schema and the web page derive from this dataclass."""
 
 import dataclasses
+import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -89,6 +90,16 @@ class GenerationConfig:
                 raise CaptioningError(
                     "diversity_penalty has no effect without groups; set num_beam_groups, or remove it"
                 )
+
+    def replace(self, **changes: Any) -> "GenerationConfig":
+        """Return a copy with other values. An unknown name raises CaptioningError with the nearest known one."""
+        names = [field.name for field in dataclasses.fields(self)]
+        for name in changes:
+            if name not in names:
+                similar = difflib.get_close_matches(name, names, 1)
+                hint = f"did you mean '{similar[0]}'?" if similar else f"the generation settings are {', '.join(names)}"
+                raise CaptioningError(f"unknown option '{name}'; {hint}")
+        return dataclasses.replace(self, **changes)
 
     def check_num_return_sequences(self, num_return_sequences: int) -> None:
         """Raise CaptioningError if the settings cannot produce this number of captions per image."""

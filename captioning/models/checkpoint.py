@@ -19,9 +19,10 @@ from torch import Tensor
 from captioning.models import format1
 from captioning.models.attention import AttentionMode
 from captioning.models.backbones import has_installed_weights, init_empty_weights
+from captioning.models.calibration import Calibration
 from captioning.models.decoder import Decoder
 from captioning.models.encoder import Encoder
-from captioning.models.pretrained import PRETRAINED, resolve_model_path
+from captioning.models.pretrained import check_model_exists
 from captioning.preprocessing.image import ImageTransform
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.atomic_io import atomic_write
@@ -47,15 +48,21 @@ def read_model(source: str | Path, device: str | torch.device = "cpu") -> ModelF
     Raises:
         CaptioningError: the file is missing, corrupt, no model file, or of a newer format.
     """
-    path = resolve_model_path(source)
-    if not path.is_file():
-        raise CaptioningError(
-            f"{path}: model file not found; give a file written by 'captioning fit', or a bundled model: "
-            + ", ".join(PRETRAINED)
-        )
+    header, tensors = _read_stored(check_model_exists(source), device)
+    return ModelFile(header, {name: _to_float32(tensor) for name, tensor in tensors.items()})
+
+
+def store_calibration(path: Path, calibration: Calibration, output: Path) -> None:
+    """Write a copy of a model file with this calibration. ``output`` may be the same file. Tensors keep their type."""
+    header, tensors = _read_stored(path, "cpu")
+    write_model_file(output, {**header, "calibration": dataclasses.asdict(calibration)}, tensors)
+
+
+def _read_stored(path: Path, device: str | torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read header and tensors, in the current format and in the precision of the file."""
     try:
         header, tensors = (_read_checkpoint if path.suffix == ".ckpt" else _read_safetensors)(path, device)
-        version = int(header["format"])
+        version, calibration = int(header["format"]), header.get("calibration")
         if version == 1:
             header, tensors = format1.upgrade_header(header), format1.upgrade_tensors(tensors)
         elif version == FORMAT:
@@ -68,7 +75,7 @@ def read_model(source: str | Path, device: str | torch.device = "cpu") -> ModelF
         raise CaptioningError(
             f"{path}: model format {version} is newer than format {FORMAT} of this version; update captioning"
         )
-    return ModelFile(header, {name: _to_float32(tensor) for name, tensor in tensors.items()})
+    return {**header, "calibration": calibration}, tensors
 
 
 def _read_safetensors(path: Path, device: str | torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -99,6 +106,7 @@ def build_model_header(
     vocabulary: Vocabulary,
     generation: Mapping[str, Any],
     attention_mode: AttentionMode | None,
+    calibration: Calibration | None = None,
 ) -> dict[str, Any]:
     """Return everything but the weights, as plain values.
 
@@ -109,6 +117,7 @@ def build_model_header(
         vocabulary: vocabulary.
         generation: fields of ``GenerationConfig``, the defaults of the captioner.
         attention_mode: default mode of hard attention.
+        calibration: map from the score of a caption to its confidence.
     """
     return {
         "format": FORMAT,
@@ -118,6 +127,7 @@ def build_model_header(
         "vocabulary": list(vocabulary.tokens),
         "generation": dict(generation),
         "attention_mode": attention_mode,
+        "calibration": None if calibration is None else dataclasses.asdict(calibration),
     }
 
 
@@ -137,6 +147,16 @@ def compact(model: ModelFile) -> ModelFile:
         if name not in pretrained or not torch.equal(tensor.cpu(), pretrained[name])
     }
     return ModelFile({**model.header, "encoder": config}, tensors)
+
+
+def save_model(path: Path, header: Mapping[str, Any], encoder: Encoder, decoder: Decoder, is_compact: bool) -> None:
+    """Write a model file of two modules, see :func:`compact`."""
+    modules = {"encoder": encoder, "decoder": decoder}
+    tensors = {
+        f"{prefix}.{name}": tensor for prefix, module in modules.items() for name, tensor in module.state_dict().items()
+    }
+    model = ModelFile(dict(header), tensors)
+    write_model_file(path, *(compact(model) if is_compact else model))
 
 
 def write_model_file(path: Path, header: Mapping[str, Any], state_dict: Mapping[str, Tensor]) -> None:

@@ -6,13 +6,13 @@ The theoretical receptive field of a deep CNN covers the whole image; the effect
 
 import torch
 
-from captioning.models.encoder import Encoder
+from captioning.models.encoder import FeatureExtractor
 
 _ENERGY_FRACTION = 0.95  # fraction of the squared gradient inside the receptive field
 _NUM_NOISE_SAMPLES = 2  # more samples move the border by at most one pixel
 
 
-def receptive_field(encoder: Encoder) -> tuple[float, float]:
+def receptive_field(encoder: FeatureExtractor) -> tuple[float, float]:
     """Return the width and height of the receptive field of the central location, as fractions of the input size.
 
     The receptive field is the smallest square, centered at the location, that contains 95 % of the squared gradient of

@@ -4,7 +4,7 @@ import dataclasses
 import io
 import os
 from collections.abc import Sequence
-from typing import Literal, TypeGuard
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from captioning.preprocessing.download import download, is_url
 from captioning.utils.errors import CaptioningError, MissingFileError
 
 ImageInput = str | os.PathLike[str] | bytes | Image.Image | np.ndarray | torch.Tensor
-_IMAGE_TYPES = (str, os.PathLike, bytes, Image.Image, np.ndarray, torch.Tensor)
+IMAGE_TYPES = (str, os.PathLike, bytes, Image.Image, np.ndarray, torch.Tensor)
 ResizeMode = Literal["stretch", "crop", "pad"]
 
 # Formats are detected from the content. Others that Pillow supports are rarely tested or run external programs (EPS).
@@ -69,11 +69,6 @@ def open_image(source: ImageInput, min_side: int | None = None, max_pixels: floa
     except Exception as error:  # Pillow decoders raise almost any exception for corrupt or malicious files
         reason = "not an image" if isinstance(error, Image.UnidentifiedImageError) else str(error)
         raise CaptioningError(f"{name}: cannot be read as an image ({reason}); save it as JPEG or PNG") from None
-
-
-def is_image_input(value: object) -> TypeGuard[ImageInput]:
-    """Whether a value is one image, rather than an iterable of images."""
-    return isinstance(value, _IMAGE_TYPES)
 
 
 def source_name(source: ImageInput) -> str:

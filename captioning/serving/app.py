@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from captioning import __version__
 from captioning.caption import Caption
 from captioning.captioner import Captioner
-from captioning.preprocessing.image import open_image
 from captioning.serving.batching import DynamicBatcher, QueueFullError, Upload
 from captioning.serving.schemas import (
     CaptionParams,
@@ -79,7 +78,7 @@ _ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 def _render_page(name: str, caption: Caption) -> bytes:
-    image = open_image(caption.image, export.MAX_PAGE_IMAGE_SIDE)
+    image = caption.open_image(export.MAX_PAGE_IMAGE_SIDE)
     return export.render_page(name, image, caption, overlay.colormap_stops("spotlight", overlay.DEFAULT_OPACITY))
 
 

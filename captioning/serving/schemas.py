@@ -107,6 +107,8 @@ class Word(BaseModel):
 class CaptionOut(BaseModel):
     caption: str
     score: float = Field(description="geometric mean of the token probabilities, 0 to 1")
+    confidence: float | None = Field(None, description="probability that the caption is good; absent if not calibrated")
+    is_uncertain: bool | None = Field(None, description="whether the confidence is below the threshold of the model")
     crop_box: tuple[float, float, float, float] | None = Field(
         None, description="left, top, right, bottom of the region that the maps cover, in fractions of the image"
     )

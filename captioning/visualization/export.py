@@ -2,16 +2,18 @@
 
 import io
 import json
+import os
 import re
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import numpy as np
 from PIL import Image
 
-from captioning.preprocessing.image import open_image
+from captioning.preprocessing.download import is_url
 from captioning.utils.atomic_io import atomic_write
 from captioning.utils.errors import CaptioningError
 from captioning.visualization import html, overlay
@@ -48,6 +50,7 @@ class OverlayWriter:
             full-size PNG per word, ``gif`` is an animation over the words, ``html`` is a self-contained page, ``npz``
             holds the attention maps as arrays, with a JSON file beside it.
         colormap, opacity, panel_width: see :meth:`captioning.Caption.overlay`.
+        has_gallery: whether to write an index page; by default if there are several images.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class OverlayWriter:
         colormap: str = "spotlight",
         opacity: float = overlay.DEFAULT_OPACITY,
         panel_width: int = overlay.DEFAULT_PANEL_WIDTH,
+        has_gallery: bool | None = None,
     ) -> None:
         for name in formats:
             if name not in FORMATS:
@@ -67,15 +71,22 @@ class OverlayWriter:
         self._colormap, self._opacity, self._panel_width = colormap, opacity, panel_width
         self.output_dir = output_dir
         self._formats = [name for name in FORMATS if name in formats]
-        self._names = _unique_names(image_paths)
+        self._has_gallery = len(set(image_paths)) > 1 if has_gallery is None else has_gallery
+        self._names = _unique_names(image_paths, {_THUMBNAIL_DIR, _GALLERY_NAME} if self._has_gallery else set())
         self._cards: list[str] = []
         _make_dir(output_dir)
 
-    def write(self, path: Path, caption: "Caption") -> dict[str, str]:
-        """Write the caption of an image and return the path of each format (for ``frames``, of its directory)."""
-        image = open_image(caption.image, self._min_decode_side())
+    def write(self, path: Path, caption: "Caption", title: str | None = None) -> dict[str, str]:
+        """Write the caption of an image and return the path of each format (for ``frames``, of its directory).
+
+        Args:
+            path: one of ``image_paths``.
+            caption: the caption.
+            title: heading of the page; by default the name of the image.
+        """
+        image = caption.open_image(self._min_decode_side())
         renderer = caption.renderer(self._colormap, self._opacity)
-        item = _ExportItem(self._names[path], path.name, image, caption, renderer)
+        item = _ExportItem(self._names[path], title or path.name, image, caption, renderer)
         writers: dict[str, Callable[[_ExportItem], Path]] = {
             "html": self._write_page,
             "png": self._write_panels,
@@ -84,18 +95,15 @@ class OverlayWriter:
             "npz": self._write_npz,
         }
         files = {name: str(writers[name](item)) for name in self._formats}
-        if self._has_gallery():
+        if self._has_gallery:
             self._cards.append(self._write_card(item))
         return files
 
     def close(self) -> Path | None:
-        """Write the gallery of all captions written so far and return its path; None if there is only one image."""
-        if not self._has_gallery():
+        """Write the gallery of all captions written so far and return its path; None without a gallery."""
+        if not self._has_gallery:
             return None
         return _write(self.output_dir / f"{_GALLERY_NAME}.html", html.gallery_page(self._cards).encode())
-
-    def _has_gallery(self) -> bool:
-        return len(self._names) > 1
 
     def _min_decode_side(self) -> int | None:
         """Return the resolution that the formats require of the shorter image side; None for full resolution."""
@@ -166,9 +174,22 @@ def render_page(title: str, image: Image.Image, caption: "Caption", colormap_sto
     return html.image_page(title, jpeg, [fields, *fields.pop("alternatives")], colormap_stops).encode()
 
 
-def _unique_names(image_paths: Sequence[Path]) -> dict[Path, str]:
+def name_images(images: Sequence[object]) -> list[Path]:
+    """Return a path for each image, from which its files are named: its own, that of its URL, or a number."""
+    paths = []
+    for number, image in enumerate(images, start=1):
+        if isinstance(image, str) and is_url(image):
+            address = urlsplit(image)
+            path = Path(address.netloc + address.path)
+        else:
+            path = Path(image) if isinstance(image, str | os.PathLike) else Path(f"image-{number}")
+        paths.append(path)
+    return paths
+
+
+def _unique_names(image_paths: Sequence[Path], reserved: set[str]) -> dict[Path, str]:
     """Return the file name stem for each image; equal names from different directories get a number."""
-    used = {_THUMBNAIL_DIR, _GALLERY_NAME}
+    used = set(reserved)
     names = {}
     for path in image_paths:
         name, number = path.stem, 2

@@ -80,7 +80,16 @@ def test_round_trip(tmp_path: Path, decoder: dict[str, Any]) -> None:
 
 def test_header_has_sections_of_plain_values() -> None:
     header = make_model().header
-    assert list(header) == ["format", "encoder", "decoder", "transform", "vocabulary", "generation", "attention_mode"]
+    assert list(header) == [
+        "format",
+        "encoder",
+        "decoder",
+        "transform",
+        "vocabulary",
+        "generation",
+        "attention_mode",
+        "calibration",
+    ]
     assert header["format"] == FORMAT == 2
     assert header["generation"] == GENERATION
     assert "weights" not in header["encoder"]

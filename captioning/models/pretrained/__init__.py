@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from captioning.utils.errors import MissingFileError
+
 PRETRAINED = ("flickr8k-soft", "flickr8k-hard")
 DEFAULT_MODEL = PRETRAINED[0]
 
@@ -14,3 +16,14 @@ def list_pretrained() -> list[str]:
 def resolve_model_path(source: str | Path) -> Path:
     """Return the file of a bundled model, or the given path."""
     return Path(__file__).with_name(f"{source}.safetensors") if source in PRETRAINED else Path(source)
+
+
+def check_model_exists(source: str | Path) -> Path:
+    """Return the file of a model. Raises MissingFileError if it does not exist."""
+    path = resolve_model_path(source)
+    if not path.is_file():
+        raise MissingFileError(
+            f"{path}: model file not found; give a file written by 'captioning fit', or a bundled model: "
+            + ", ".join(PRETRAINED)
+        )
+    return path

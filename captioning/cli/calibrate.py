@@ -1,0 +1,59 @@
+"""``captioning calibrate``: fits the confidence of a model to reference captions."""
+
+import argparse
+from pathlib import Path
+
+from captioning.models.pretrained import check_model_exists
+from captioning.utils.errors import CaptioningError
+
+DESCRIPTION = (
+    "Caption the images of a split, fit the probability that a caption is good to its score, print reliability bins, "
+    "and store the fit in the model file. A caption is good if its CIDEr-D exceeds a threshold. Use images that the "
+    "model was not trained on."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a pretrained model or a .safetensors file")
+    parser.add_argument(
+        "--data", nargs="+", type=Path, required=True, metavar="DIR", help="data sets, see data/README.md"
+    )
+    parser.add_argument("--split", default="val", help="train, val or test (default val)")
+    parser.add_argument("--num-images", type=int, metavar="N", help="first N images of each data set (default all)")
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        default=0.5,
+        metavar="X",
+        help="CIDEr-D above which a caption counts as good (default %(default)s)",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="write a calibrated copy instead of replacing the model file"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    path = check_model_exists(options.model)
+    if path.suffix == ".ckpt":
+        raise CaptioningError(f"{path}: is a training checkpoint; calibrate the .safetensors file beside it")
+    if options.num_images is not None and options.num_images < 1:
+        raise CaptioningError(f"--num-images must be >= 1, got {options.num_images}")
+
+    from captioning import datasets
+    from captioning.captioner import Captioner
+    from captioning.evaluation.calibration import calibrate
+    from captioning.models.checkpoint import store_calibration
+
+    records = []
+    for root in options.data:
+        split = [
+            record for record in datasets.load_records(datasets.resolve_root(root)) if record.split == options.split
+        ]
+        if not split:
+            raise CaptioningError(f"{root}: no images in split '{options.split}'")
+        records += split[: options.num_images]
+    report = calibrate(Captioner.from_pretrained(path), records, options.threshold)
+    output = options.output or path
+    store_calibration(path, report.calibration, output)
+    print(report.to_text())
+    print(f"calibrated: {output}")

@@ -1,0 +1,108 @@
+"""``captioning caption``: inputs other than files, sidecars, ensembles, uncertain captions, early checks."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from captioning import Captioner
+from captioning.cli.main import main
+from captioning.models.calibration import Calibration
+from tests.conftest import make_captioner
+
+
+@pytest.fixture
+def model(captioner: Captioner, tmp_path: Path) -> str:
+    path = tmp_path / "model.safetensors"
+    captioner.save(path)
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], list[str]]:
+    code = 0
+    try:
+        main(["caption", *arguments])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    output = capsys.readouterr()
+    return code, output.out.splitlines(), output.err.splitlines()
+
+
+def test_standard_input(
+    model: str, captioner: Captioner, photo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(photo.read_bytes())))
+    assert run(capsys, "-", str(photo), "--model", model) == (
+        0,
+        [f"-\t{captioner(photo).text}", f"{photo}\t{captioner(photo).text}"],
+        [],
+    )
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"no image")))
+    code, out, (error,) = run(capsys, "-", "--model", model)
+    assert (code, out) == (2, [])
+    assert "cannot be read as an image" in error
+
+
+def test_xmp_sidecars(
+    model: str, captioner: Captioner, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = photo.read_bytes()
+    code, (line,), _ = run(capsys, str(photo), "--model", model, "--write", "xmp", "--json")
+    sidecar = tmp_path / "photo.jpg.xmp"
+    assert (code, json.loads(line)["sidecar"]) == (0, str(sidecar))
+    assert f">{captioner(photo).text}<" in sidecar.read_text("utf-8")
+    assert photo.read_bytes() == content
+    sidecar.write_text("<edits of another program/>")
+    code, out, (error,) = run(capsys, str(photo), "--model", model, "--write", "xmp")
+    assert (code, len(out)) == (2, 1)
+    assert "photo.jpg.xmp: exists and is of another program" in error
+
+
+def test_an_ensemble(model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.safetensors"
+    make_captioner(context_gate="none").save(other)
+    code, out, _ = run(capsys, str(photo), "--model", model, str(other))
+    assert (code, out) == (0, [f"{photo}\t{Captioner.from_pretrained([model, other])(photo).text}"])
+
+
+def test_uncertain_captions_are_marked(
+    captioner: Captioner, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captioner.calibration = Calibration(1.0, 0.0, cider_d_threshold=0.5, min_confidence=1.0)
+    captioner.save(tmp_path / "calibrated.safetensors")
+    arguments = (str(photo), "--model", str(tmp_path / "calibrated.safetensors"))
+    assert run(capsys, *arguments)[1] == [f"{photo}\t{captioner(photo).text}\tnot sure"]
+    values = json.loads(run(capsys, *arguments, "--json")[1][0])
+    assert (values["is_uncertain"], values["confidence"]) == (
+        True,
+        pytest.approx(captioner(photo).confidence, abs=1e-4),
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no images; give files or directories"),
+        (("--model", "MODEL", "PHOTO"), "no images; give files or directories"),
+        (("none.jpg",), "none.jpg: no such file"),
+        (("PHOTO", "--model", "none.safetensors"), "model file not found"),
+        (("PHOTO", "--top-p", "0"), "top_p must be > 0, got 0.0"),
+        (("-", "--write", "xmp"), "--write xmp requires image files"),
+    ],
+)
+def test_bad_arguments_fail_before_a_model_is_loaded(
+    model: str,
+    photo: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.setattr(Captioner, "from_pretrained", None)
+    names = {"PHOTO": str(photo), "MODEL": model}
+    code, out, (error,) = run(capsys, *(names.get(argument, argument) for argument in arguments))
+    assert (code, out) == (2, [])
+    assert message in error
