@@ -27,14 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from captioning.captioner import Captioner
+    from captioning.models.decoder import Decoder
+    from captioning.models.encoder import Encoder
     from captioning.models.onnx_model import export_model
 
     captioner = Captioner.from_pretrained(
         options.model, device="cpu", attention_mode=options.attention_mode, **generation_options(options)
     )
+    encoder, decoder = captioner.encoder, captioner.decoder
+    assert isinstance(encoder, Encoder)
+    assert isinstance(decoder, Decoder)  # one model, not an ensemble
     deviation = export_model(
-        captioner.encoder,
-        captioner.decoder,
+        encoder,
+        decoder,
         captioner.vocabulary,
         dataclasses.asdict(captioner.generation),
         captioner.attention_mode,
