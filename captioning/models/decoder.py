@@ -25,7 +25,7 @@ from captioning.models.attention import (
 )
 from captioning.models.decoder_config import DEFAULT_ATTENTION_SIZE, DecoderConfig
 from captioning.models.decoder_output import DecoderOutput, DecoderState, HardAttentionTrace, Memory, StepOutput
-from captioning.models.feature_mixer import FeatureMixer, SpatialDropout, drop_locations
+from captioning.models.feature_mixer import ByteDropout, FeatureMixer, SpatialDropout, drop_locations
 from captioning.preprocessing.vocabulary import Vocabulary
 
 
@@ -57,7 +57,7 @@ class Decoder(nn.Module):
 
         self.projection: nn.Module = nn.Identity()
         if config.projection_size is not None:
-            dropout = SpatialDropout(config.dropout) if config.spatial_dropout else nn.Dropout(config.dropout)
+            dropout = SpatialDropout(config.dropout) if config.spatial_dropout else ByteDropout(config.dropout)
             self.projection = nn.Sequential(nn.Linear(feature_size, config.projection_size), nn.ReLU(), dropout)
             feature_size = config.projection_size
         self.feature_mixer: nn.Module = nn.Identity()
@@ -79,7 +79,7 @@ class Decoder(nn.Module):
         # The affine map T of eq. 1, split by input, so that the part of the embeddings is one product for all steps.
         self.input_proj = nn.Linear(config.embedding_size, 4 * hidden_size)
         self.hidden_proj = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = ByteDropout(config.dropout)
         if self.architecture == "show_attend_tell":
             self.context_proj = nn.Linear(feature_size, 4 * hidden_size, bias=False)
             self.output_hidden = nn.Linear(hidden_size, config.embedding_size)  # L_h

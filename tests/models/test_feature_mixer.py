@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from captioning.models.feature_mixer import FeatureMixer, SpatialDropout, drop_locations
+from captioning.models.feature_mixer import ByteDropout, FeatureMixer, SpatialDropout, drop_locations
 from captioning.utils.errors import CaptioningError
 
 
@@ -47,3 +47,20 @@ def test_feature_size_must_be_divisible_by_the_heads() -> None:
     with pytest.raises(CaptioningError, match="'self_attention' requires a feature size divisible by 8, not 12"):
         FeatureMixer("self_attention", 12)
     FeatureMixer("mean", 12)
+
+
+@pytest.mark.parametrize("prob", [0.0, 0.2, 0.5, 1.0])
+def test_byte_dropout(prob: float) -> None:
+    """The fraction of zeros, the scale of the rest and the gradient are those of dropout."""
+    dropout = ByteDropout(prob)
+    features = torch.ones(7, 111, 113, requires_grad=True)
+    output = dropout(features)
+    assert float((output == 0).float().mean()) == pytest.approx(prob, abs=0.005)
+    rounded = round(prob * 256) / 256
+    if prob < 1:
+        torch.testing.assert_close(output[output != 0].unique(), torch.tensor([1 / (1 - rounded)]))
+        for bit in range(8):  # the elements of a 64-bit word are dropped equally often
+            assert float((output.flatten()[bit::8] == 0).float().mean()) == pytest.approx(prob, abs=0.015)
+    output.sum().backward()
+    torch.testing.assert_close(features.grad, output)
+    assert dropout.eval()(features) is features
