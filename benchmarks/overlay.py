@@ -1,7 +1,7 @@
 """Time and memory of each overlay format for a large image, and the size of the HTML page.
 
-``make bench-overlay`` generates an image of 12 megapixels and a caption of 12 words, writes each format several times
-in a new process, and reports medians. The time includes decoding the image.
+``make bench-overlay`` generates an image (12 megapixels by default) and a caption of 12 words, writes each format
+several times in a new process, and reports medians. The time includes decoding the image.
 """
 
 import argparse
@@ -23,7 +23,6 @@ from captioning import Caption
 from captioning.preprocessing.image import Box
 from captioning.visualization.export import FORMATS, OverlayWriter
 
-SIZE = (4000, 3000)
 WORDS = "a large brown dog is running through the snow near the trees".split()
 NUM_CAPTIONS = 3
 
@@ -32,6 +31,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overlay", description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5, help="number of measurements per format (default 5)")
     parser.add_argument(
+        "--megapixels", type=float, default=12, help="size of the image, with the aspect ratio 4:3 (default 12)"
+    )
+    parser.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS, help="default: all")
+    parser.add_argument(
         "--once", nargs=2, metavar=("FORMAT", "IMAGE"), help="measure one format in this process and print JSON"
     )
     options = parser.parse_args()
@@ -39,8 +42,8 @@ def main() -> None:
         print(json.dumps(measure(options.once[0], Path(options.once[1]))))
         return
     with tempfile.TemporaryDirectory() as directory:
-        image_path = write_image(Path(directory) / "photo.jpg")
-        for name in FORMATS:
+        image_path = write_image(Path(directory) / "photo.jpg", options.megapixels)
+        for name in options.formats:
             command = [sys.executable, "-m", "benchmarks.overlay", "--once", name, str(image_path)]
             runs = [json.loads(subprocess.check_output(command)) for _ in range(options.repeats)]
             seconds, baseline, peak = (
@@ -52,13 +55,15 @@ def main() -> None:
             print(f"   {runs[0]['overhead'] / 1e3:.0f} kB without the image" if name == "html" else "")
 
 
-def write_image(path: Path) -> Path:
+def write_image(path: Path, megapixels: float) -> Path:
     """Write multi-scale noise, which takes as long to decode and encode as a photo."""
+    height = round((megapixels * 1e6 * 3 / 4) ** 0.5)
+    size = (round(height * 4 / 3), height)
     rng = np.random.default_rng(0)
-    total = np.zeros((SIZE[1], SIZE[0], 3), np.float32)
+    total = np.zeros((size[1], size[0], 3), np.float32)
     for side in (4, 16, 64, 256, 1024):
         noise = rng.integers(0, 256, (side, side, 3)).astype(np.uint8)
-        total += np.asarray(Image.fromarray(noise).resize(SIZE, Image.Resampling.BICUBIC), np.float32) / 5
+        total += np.asarray(Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC), np.float32) / 5
     Image.fromarray(total.astype(np.uint8)).save(path, quality=90)
     return path
 

@@ -14,13 +14,9 @@ from captioning.models.calibration import Calibration
 from captioning.preprocessing.image import Box, ImageInput, open_image
 from captioning.utils.errors import CaptioningError, MissingFileError
 from captioning.visualization import export
-from captioning.visualization.overlay import (
-    DEFAULT_OPACITY,
-    DEFAULT_PANEL_WIDTH,
-    AttentionRenderer,
-    colormap_stops,
-    render_panels,
-)
+from captioning.visualization.colormaps import DEFAULT_OPACITY
+from captioning.visualization.overlay import AttentionRenderer
+from captioning.visualization.sheet import DEFAULT_PANEL_WIDTH, render_panels
 
 _FILE_FORMATS = ("html", "png", "gif", "npz")
 _NOTEBOOK_IMAGE_SIDE = 800
@@ -146,8 +142,8 @@ class Caption:
             colormap: ``spotlight`` darkens regions of low attention; ``hot`` and ``viridis`` are color scales.
             opacity: maximum opacity of the map, in [0, 1].
         """
-        image = self.open_image(panel_width)
-        return render_panels(image, self.words, self.renderer(colormap, opacity), panel_width)
+        image, renderer = self.open_image(panel_width), self.renderer(colormap, opacity)
+        return render_panels(image, self.words, renderer, panel_width, probs=self.token_probs, gates=self.context_gates)
 
     def renderer(self, colormap: str = "spotlight", opacity: float = DEFAULT_OPACITY) -> AttentionRenderer:
         """Build a renderer of the attention maps, for images of any size."""
@@ -188,4 +184,4 @@ class Caption:
     def _render_page(self, image_side: int) -> bytes:
         image = self.open_image(image_side)
         image.thumbnail((image_side, image_side))
-        return export.render_page(self._title, image, self, colormap_stops("spotlight", DEFAULT_OPACITY))
+        return export.render_page(self._title, image, self)

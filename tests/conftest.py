@@ -18,6 +18,8 @@ from captioning.utils.torchvision_compat import import_torchvision
 
 import_torchvision()  # some tests import pytorch_lightning directly
 
+# As root, Chromium has no sandbox; the camera is a test pattern.
+CHROMIUM_ARGS = ["--no-sandbox", "--use-fake-device-for-media-stream"]
 REPOSITORY = Path(__file__).parent.parent
 WORDS = [
     "a",
@@ -100,7 +102,7 @@ def browser() -> Iterator[Any]:
     if chromium is None:
         pytest.skip("needs a browser: apt-get install chromium")
     with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
         yield chromium
         chromium.close()
 

@@ -102,6 +102,8 @@ def run(options: argparse.Namespace) -> None:
         if isinstance(caption, CaptioningError):
             failed = True
             _print_error(caption)
+            if writer:
+                writer.write_failure(path, caption)
             continue
         name = "-" if isinstance(image, bytes) else str(image)
         result = {"image": name, **caption.to_dict(attention_maps=False)}

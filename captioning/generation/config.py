@@ -115,6 +115,9 @@ class GenerationConfig:
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(GenerationConfig)}
 
 
+# Values that interactive uses of sampling start from: with 1.0, unlikely and offensive words are frequent.
+SAMPLING_DEFAULTS = {"temperature": 0.7, "top_p": 0.9}
+
 # jsonargparse takes the help of "captioning fit" from the docstring.
 GenerationConfig.__doc__ = f"{GenerationConfig.__doc__}\n    Args:\n" + "\n".join(
     f"        {field.name}: {field.metadata['help']}." for field in dataclasses.fields(GenerationConfig)

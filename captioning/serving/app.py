@@ -2,56 +2,42 @@
 
 import asyncio
 import dataclasses
-import importlib.util
 import ipaddress
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, Response
-from starlette.datastructures import MutableHeaders
+from fastapi.responses import JSONResponse, Response
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from captioning import __version__
 from captioning.caption import Caption
 from captioning.captioner import Captioner
-from captioning.serving.batching import DynamicBatcher, QueueFullError, Upload
+from captioning.generation.config import SAMPLING_DEFAULTS
+from captioning.preprocessing.image import open_image
+from captioning.serving.batching import DynamicBatcher, QueueFullError, Upload, rename_error
+from captioning.serving.middleware import RequestLog, SecurityHeaders
+from captioning.serving.pages import add_pages
 from captioning.serving.schemas import (
     CaptionParams,
     CaptionsResponse,
     CommonParams,
     ErrorResponse,
     OverlayParams,
+    check_effective,
     describe_parameters,
 )
 from captioning.serving.uploads import Limits, read_uploads
 from captioning.utils.errors import CaptioningError
-from captioning.visualization import export, overlay
+from captioning.visualization import export
+from captioning.visualization.encoding import encode_jpeg, encode_png
 
-_STATIC = Path(__file__).parent / "static"
-_ASSETS = Path(export.__file__).parent / "assets"
-_FILES = {
-    "/": (_STATIC / "index.html", "text/html"),
-    "/index.js": (_STATIC / "index.js", "text/javascript"),
-    "/index.css": (_STATIC / "index.css", "text/css"),
-    "/viewer.js": (_ASSETS / "viewer.js", "text/javascript"),
-    "/viewer.css": (_ASSETS / "viewer.css", "text/css"),
-}
-_EXAMPLES = ("chelsea.png", "rocket.jpg", "coffee.png", "astronaut.png", "camera.png")  # bundled with scikit-image
 _MAX_CONCURRENT_BODIES = 16  # further bodies wait in the network buffers instead of in memory
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 _BINARY = {"type": "string", "format": "binary"}
 _BODY = {
     "requestBody": {
@@ -78,12 +64,19 @@ _ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 def _render_page(name: str, caption: Caption) -> bytes:
-    image = caption.open_image(export.MAX_PAGE_IMAGE_SIDE)
-    return export.render_page(name, image, caption, overlay.colormap_stops("spotlight", overlay.DEFAULT_OPACITY))
+    return export.render_page(name, caption.open_image(export.MAX_PAGE_IMAGE_SIDE), caption)
 
 
 def _render_panels(name: str, caption: Caption) -> bytes:
-    return export.encode_png(caption.overlay())
+    return encode_png(caption.overlay())
+
+
+def _render_preview(upload: Upload, max_pixels: int) -> bytes:
+    try:
+        image = open_image(upload.content, export.MAX_PAGE_IMAGE_SIDE, max_pixels)
+    except CaptioningError as error:
+        raise rename_error(error, upload.name) from None
+    return encode_jpeg(image, export.MAX_PAGE_IMAGE_SIDE)
 
 
 _RENDERERS = {"html": _render_page, "png": _render_panels}
@@ -111,11 +104,18 @@ class Service:
         name = params.model or next(iter(self.captioners))
         if name not in self.captioners:
             raise CaptioningError(f"unknown model '{name[:80]}'; choose one of {', '.join(self.captioners)}")
-        return name, self.captioners[name].with_options(**params.captioner_options())
+        captioner = self.captioners[name].with_options(**params.captioner_options())
+        check_effective(params, captioner)
+        return name, captioner
 
     async def read_uploads(self, request: Request) -> list[Upload]:
         async with self._body_slots:
             return await read_uploads(request, self.limits)
+
+    async def render_preview(self, upload: Upload) -> bytes:
+        """Return the image as JPEG, as the model receives it: upright, in sRGB, the first frame of an animation."""
+        async with self._rendering:
+            return await asyncio.to_thread(_render_preview, upload, self.limits.max_pixels)
 
     async def render_overlay(self, name: str, caption: Caption, file_format: str) -> bytes:
         async with self._rendering:
@@ -149,33 +149,17 @@ def create_app(
         description="Image captioning with an attention map for every word.",
         version=__version__,
         lifespan=lifespan,
-        docs_url=None,  # these pages load scripts from other hosts
+        docs_url=None,  # FastAPI's pages load scripts from other hosts
         redoc_url=None,
     )
-    app.add_middleware(_SecurityHeaders)
+    app.add_middleware(SecurityHeaders)
     if _is_loopback(host):
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]", host])
+    app.add_middleware(RequestLog)
     _add_error_handlers(app)
-    _add_files(app)
+    add_pages(app)
     _add_api(app, service)
     return app
-
-
-class _SecurityHeaders:
-    """Middleware that adds security headers: no foreign scripts, no embedding, no caching."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await self.app(scope, receive, send_with_headers)
 
 
 def _is_loopback(host: str) -> bool:
@@ -203,32 +187,6 @@ def _add_error_handlers(app: FastAPI) -> None:
         return JSONResponse({"detail": detail}, 503, {"Retry-After": "2"})
 
 
-def _add_files(app: FastAPI) -> None:
-    """Add the page, and example images if scikit-image is installed."""
-    for route, (path, media_type) in _FILES.items():
-        response = Response(path.read_bytes(), media_type=media_type)
-        app.add_api_route(route, lambda response=response: response, include_in_schema=False)
-    examples = _find_examples()
-
-    @app.get("/examples", include_in_schema=False)
-    def list_examples() -> list[str]:
-        return list(examples)
-
-    @app.get("/examples/{name}", include_in_schema=False)
-    def example(name: str) -> FileResponse:
-        if name not in examples:
-            raise HTTPException(404, f"no example image '{name[:80]}'; see /examples")
-        return FileResponse(examples[name], headers={"Cache-Control": "max-age=86400"})
-
-
-def _find_examples() -> dict[str, Path]:
-    spec = importlib.util.find_spec("skimage")
-    if spec is None or spec.origin is None:
-        return {}
-    data_dir = Path(spec.origin).parent / "data"
-    return {name: data_dir / name for name in _EXAMPLES if (data_dir / name).is_file()}
-
-
 def _add_api(app: FastAPI, service: Service) -> None:
     @app.get("/health")
     def health() -> dict[str, Any]:
@@ -250,6 +208,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         return {
             "models": described,
             "parameters": describe_parameters(),
+            "sampling_defaults": SAMPLING_DEFAULTS,
             "limits": dataclasses.asdict(service.limits),
         }
 
@@ -260,10 +219,35 @@ def _add_api(app: FastAPI, service: Service) -> None:
         openapi_extra=_BODY,
     )
     async def captions(request: Request, params: Annotated[CaptionParams, Query()]) -> JSONResponse:
-        """Caption one image, sent as the request body, or several, sent as form field ``images``."""
+        """Caption one image, sent as the request body, or several, sent as form field ``images``.
+
+        An image that cannot be read has an ``error`` in the response instead of a caption. The request fails only if
+        no image can be read.
+        """
         name, captioner = service.resolve_captioner(params)
-        results = await service.batcher.caption(captioner, await service.read_uploads(request))
-        return JSONResponse({"model": name, "captions": [result.to_dict(params.attention_maps) for result in results]})
+        uploads = await service.read_uploads(request)
+        start = time.perf_counter()
+        results = await service.batcher.caption(captioner, uploads)
+        errors = [str(result) for result in results if isinstance(result, CaptioningError)]
+        if len(errors) == len(uploads):
+            raise CaptioningError("; ".join(errors))
+        seconds = round(time.perf_counter() - start, 4)
+        captions = [
+            {"error": str(result)} if isinstance(result, CaptioningError) else result.to_dict(params.attention_maps)
+            for result in results
+        ]
+        return JSONResponse({"model": name, "seconds": seconds, "captions": captions})
+
+    @app.post(
+        "/v1/previews",
+        responses={200: {"content": {"image/jpeg": {"schema": _BINARY}}}, **_ERROR_RESPONSES},
+        response_class=Response,
+        openapi_extra=_BODY,
+    )
+    async def previews(request: Request) -> Response:
+        """Return an image as JPEG of at most 1200 pixels per side, for formats that a browser does not display."""
+        upload = _single(await service.read_uploads(request), "a preview")
+        return Response(await service.render_preview(upload), media_type="image/jpeg")
 
     @app.post(
         "/v1/overlays",
@@ -274,11 +258,17 @@ def _add_api(app: FastAPI, service: Service) -> None:
     async def overlays(request: Request, params: Annotated[OverlayParams, Query()]) -> Response:
         """Caption one image and return a file with its attention overlay."""
         _, captioner = service.resolve_captioner(params)
-        uploads = await service.read_uploads(request)
-        if len(uploads) > 1:
-            raise CaptioningError(f"expected one image for an overlay, got {len(uploads)}; send one request per image")
-        (caption,) = await service.batcher.caption(captioner, uploads)
-        content = await service.render_overlay(uploads[0].name, caption, params.format)
-        file = quote(f"{Path(uploads[0].name).stem}.{params.format}")
+        upload = _single(await service.read_uploads(request), "an overlay")
+        (result,) = await service.batcher.caption(captioner, [upload])
+        if isinstance(result, CaptioningError):
+            raise result
+        content = await service.render_overlay(upload.name, result, params.format)
+        file = quote(f"{Path(upload.name).stem}.{params.format}")
         disposition = {"Content-Disposition": f"attachment; filename*=utf-8''{file}"}
         return Response(content, media_type=_MEDIA_TYPES[params.format], headers=disposition)
+
+
+def _single(uploads: list[Upload], purpose: str) -> Upload:
+    if len(uploads) > 1:
+        raise CaptioningError(f"expected one image for {purpose}, got {len(uploads)}; send one request per image")
+    return uploads[0]

@@ -6,7 +6,7 @@ waiting requests with equal settings. It never waits for more requests, so a sin
 
 import asyncio
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple
@@ -14,6 +14,8 @@ from typing import NamedTuple
 from captioning.caption import Caption
 from captioning.captioner import Captioner, PreprocessedImage
 from captioning.utils.errors import CaptioningError
+
+_FLAG = "--max-image-megapixels"
 
 
 class QueueFullError(Exception):
@@ -25,6 +27,12 @@ class Upload(NamedTuple):
 
     name: str
     content: bytes
+
+
+def rename_error(error: CaptioningError, name: str) -> CaptioningError:
+    """Name the uploaded file in an error about bytes, which the message calls "image"."""
+    message = str(error).removeprefix("image: ")
+    return CaptioningError(f"{name}: {message.replace('raise the limit', 'restart the server with a larger ' + _FLAG)}")
 
 
 class _Request(NamedTuple):
@@ -64,8 +72,8 @@ class DynamicBatcher:
         self._decoders = ThreadPoolExecutor(num_decode_threads, "decode")
         self._worker = ThreadPoolExecutor(1, "captioner")
 
-    async def caption(self, captioner: Captioner, uploads: Sequence[Upload]) -> list[Caption]:
-        """Return one caption per upload. Raises a CaptioningError that names all images that cannot be read."""
+    async def caption(self, captioner: Captioner, uploads: Sequence[Upload]) -> list[Caption | CaptioningError]:
+        """Return one caption per upload, or the error of an image that cannot be read."""
         if self.num_pending + len(uploads) > self.capacity:
             raise QueueFullError
         self.num_pending += len(uploads)
@@ -73,11 +81,12 @@ class DynamicBatcher:
             loop = asyncio.get_running_loop()
             tasks = [loop.run_in_executor(self._decoders, self._preprocess, captioner, upload) for upload in uploads]
             results = await asyncio.gather(*tasks)
-            errors = [str(result) for result in results if isinstance(result, CaptioningError)]
-            if errors:
-                raise CaptioningError("; ".join(errors))
             images = [result for result in results if isinstance(result, PreprocessedImage)]
-            return await asyncio.wrap_future(self._enqueue(captioner, images))
+            captions: Iterator[Caption] = iter(())
+            if images:
+                batch = await asyncio.wrap_future(self._enqueue(captioner, images))
+                captions = iter(batch)
+            return [next(captions) if isinstance(result, PreprocessedImage) else result for result in results]
         finally:
             self.num_pending -= len(uploads)
 
@@ -85,8 +94,7 @@ class DynamicBatcher:
         try:
             return captioner.preprocess(upload.content, self.max_pixels)
         except CaptioningError as error:
-            # The message names the input, which is "image" for bytes.
-            return CaptioningError(f"{upload.name}: {str(error).removeprefix('image: ')}")
+            return rename_error(error, upload.name)
 
     def _enqueue(self, captioner: Captioner, images: list[PreprocessedImage]) -> Future[list[Caption]]:
         request = _Request(captioner, images, Future())

@@ -1,6 +1,8 @@
 """``captioning serve``: loads the models, opens the port and runs the server until Ctrl-C."""
 
+import logging
 import socket
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ from PIL import Image
 
 from captioning.captioner import Captioner
 from captioning.serving.app import create_app
+from captioning.serving.middleware import logger as request_logger
 from captioning.serving.uploads import Limits
 from captioning.utils.errors import CaptioningError
 
@@ -29,10 +32,12 @@ def serve(models: Sequence[str], host: str, port: int, limits: Limits) -> None:
         captioners = load_captioners(models)
         app = create_app(captioners, limits, host=host)
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # limits.max_pixels applies instead
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)
+        request_logger.setLevel(logging.INFO)
         config = uvicorn.Config(
             app,
             log_level="warning",
-            access_log=False,
+            access_log=False,  # the application logs requests with their duration
             server_header=False,
             limit_concurrency=_MAX_CONNECTIONS,
             timeout_graceful_shutdown=10,

@@ -5,8 +5,10 @@ from typing import Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from captioning.captioner import Captioner
 from captioning.generation import GenerationConfig
 from captioning.models.attention import AttentionMode
+from captioning.utils.errors import CaptioningError
 
 _MAX_BEAMS = 20
 _MAX_LENGTH = 100
@@ -43,6 +45,14 @@ class CommonParams(BaseModel):
     def captioner_options(self) -> dict[str, Any]:
         """Return the keyword arguments of :meth:`captioning.Captioner.with_options`."""
         return self.model_dump(include=set(GenerationParams.model_fields) - {"model"})
+
+
+def check_effective(params: CommonParams, captioner: Captioner) -> None:
+    """Raise CaptioningError if a given parameter has no effect for this captioner."""
+    names = {field.name for field in dataclasses.fields(GenerationConfig)}
+    captioner.generation.check_effect(names & params.model_fields_set)
+    if "seed" in params.model_fields_set and not captioner.is_stochastic:
+        raise CaptioningError("seed has no effect without do_sample or attention_mode 'sample'; omit it")
 
 
 def _constraints(field: dataclasses.Field[Any]) -> dict[str, Any]:
@@ -122,9 +132,16 @@ class CaptionWithAlternatives(CaptionOut):
     alternatives: list[CaptionOut] = Field(description="further captions, best first")
 
 
+class ImageError(BaseModel):
+    error: str = Field(description="why this image could not be captioned; the others are")
+
+
 class CaptionsResponse(BaseModel):
     model: str
-    captions: list[CaptionWithAlternatives] = Field(description="one per image, in the order of the request")
+    seconds: float = Field(description="time from the arrival of the images to the captions")
+    captions: list[CaptionWithAlternatives | ImageError] = Field(
+        description="one per image, in the order of the request"
+    )
 
 
 class ErrorResponse(BaseModel):

@@ -55,7 +55,7 @@ async def read_uploads(request: Request, limits: Limits) -> list[Upload]:
     """Return the images of a multipart form, or the whole body as one image. Invalid requests raise HTTP errors 4xx."""
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > _DRAIN_FACTOR * limits.max_bytes:
-        raise _too_large(limits)
+        raise _too_large(limits, int(declared) if declared.isdecimal() else None)
     chunks = _limit_stream(request.stream(), limits)
     content_type, _ = parse_options_header(request.headers.get("content-type"))
     try:
@@ -83,12 +83,15 @@ async def _limit_stream(stream: AsyncIterator[bytes], limits: Limits) -> AsyncGe
         elif size > _DRAIN_FACTOR * limits.max_bytes:
             break
     if size > limits.max_bytes:
-        raise _too_large(limits)
+        raise _too_large(limits, size)
 
 
-def _too_large(limits: Limits) -> HTTPException:
+def _too_large(limits: Limits, size: int | None) -> HTTPException:
+    got = "" if size is None else f", got {size / 1e6:.1f} MB"
     return HTTPException(
-        413, f"the request body exceeds {limits.max_request_mb:g} MB; downscale the images or send fewer"
+        413,
+        f"the request body exceeds {limits.max_request_mb:g} MB{got}; downscale the images, send fewer, or restart the "
+        "server with a larger --max-request-mb",
     )
 
 

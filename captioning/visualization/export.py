@@ -1,11 +1,11 @@
 """Export of captions with attention maps into a directory: images, HTML pages, arrays, and a gallery of all images."""
 
+import contextlib
 import io
 import json
 import os
 import re
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -16,7 +16,10 @@ from PIL import Image
 from captioning.preprocessing.download import is_url
 from captioning.utils.atomic_io import atomic_write
 from captioning.utils.errors import CaptioningError
-from captioning.visualization import html, overlay
+from captioning.visualization import gallery, html, sheet
+from captioning.visualization.colormaps import DEFAULT_OPACITY, colormap_stops
+from captioning.visualization.encoding import encode_jpeg, encode_png, fit_within, write_png_rows
+from captioning.visualization.overlay import AttentionRenderer
 
 if TYPE_CHECKING:
     from captioning.caption import Caption
@@ -33,11 +36,12 @@ _FIRST_FRAME_MS, _FRAME_MS = 1200, 800
 class _ExportItem(NamedTuple):
     """A caption and the name of its files."""
 
+    path: Path
     name: str
     title: str
     image: Image.Image
     caption: "Caption"
-    renderer: overlay.AttentionRenderer
+    renderer: AttentionRenderer
 
 
 class OverlayWriter:
@@ -59,21 +63,22 @@ class OverlayWriter:
         image_paths: Sequence[Path],
         formats: Sequence[str] = ("png",),
         colormap: str = "spotlight",
-        opacity: float = overlay.DEFAULT_OPACITY,
-        panel_width: int = overlay.DEFAULT_PANEL_WIDTH,
+        opacity: float = DEFAULT_OPACITY,
+        panel_width: int = sheet.DEFAULT_PANEL_WIDTH,
         has_gallery: bool | None = None,
     ) -> None:
         for name in formats:
             if name not in FORMATS:
                 raise CaptioningError(f"unknown overlay format '{name}'; choose from {', '.join(FORMATS)}")
-        overlay.check_panel_width(panel_width)
-        self._colormap_stops = overlay.colormap_stops(colormap, opacity)
+        sheet.check_panel_width(panel_width)
+        colormap_stops(colormap, opacity)  # raises an error before the directory is created
         self._colormap, self._opacity, self._panel_width = colormap, opacity, panel_width
         self.output_dir = output_dir
         self._formats = [name for name in FORMATS if name in formats]
         self._has_gallery = len(set(image_paths)) > 1 if has_gallery is None else has_gallery
         self._names = _unique_names(image_paths, {_THUMBNAIL_DIR, _GALLERY_NAME} if self._has_gallery else set())
         self._cards: list[str] = []
+        self._neighbors = _neighbors(self._names)
         _make_dir(output_dir)
 
     def write(self, path: Path, caption: "Caption", title: str | None = None) -> dict[str, str]:
@@ -86,7 +91,7 @@ class OverlayWriter:
         """
         image = caption.open_image(self._min_decode_side())
         renderer = caption.renderer(self._colormap, self._opacity)
-        item = _ExportItem(self._names[path], title or path.name, image, caption, renderer)
+        item = _ExportItem(path, self._names[path], title or path.name, image, caption, renderer)
         writers: dict[str, Callable[[_ExportItem], Path]] = {
             "html": self._write_page,
             "png": self._write_panels,
@@ -99,40 +104,62 @@ class OverlayWriter:
             self._cards.append(self._write_card(item))
         return files
 
+    def write_failure(self, path: Path, error: Exception) -> None:
+        """List an image that cannot be captioned in the gallery, with its error."""
+        if not self._has_gallery:
+            return
+        self._cards.append(gallery.failed_card(path.name, str(error)))
+        if "html" in self._formats:  # the pages of its neighbors link to it
+            page = html.error_page(path.name, str(error), self._neighbors[path])
+            _write(self.output_dir / f"{self._names[path]}.html", page.encode())
+
     def close(self) -> Path | None:
         """Write the gallery of all captions written so far and return its path; None without a gallery."""
         if not self._has_gallery:
             return None
-        return _write(self.output_dir / f"{_GALLERY_NAME}.html", html.gallery_page(self._cards).encode())
+        return _write(self.output_dir / f"{_GALLERY_NAME}.html", gallery.gallery_page(self._cards).encode())
 
     def _min_decode_side(self) -> int | None:
         """Return the resolution that the formats require of the shorter image side; None for full resolution."""
         if "frames" in self._formats:
             return None
-        sides = {"html": MAX_PAGE_IMAGE_SIDE, "png": self._panel_width, "gif": overlay.MAX_ANIMATION_SIDE}
+        sides = {"html": MAX_PAGE_IMAGE_SIDE, "png": self._panel_width, "gif": sheet.MAX_ANIMATION_SIDE}
         return max(_THUMBNAIL_SIDE, *(sides.get(name, 0) for name in self._formats))
 
     def _write_page(self, item: _ExportItem) -> Path:
-        page = render_page(item.title, item.image, item.caption, self._colormap_stops)
+        page = render_page(
+            item.title, item.image, item.caption, self._colormap, self._opacity, self._neighbors[item.path]
+        )
         return _write(self.output_dir / f"{item.name}.html", page)
 
     def _write_panels(self, item: _ExportItem) -> Path:
-        sheet = overlay.render_panels(item.image, item.caption.words, item.renderer, self._panel_width)
-        return _write(self.output_dir / f"{item.name}.png", encode_png(sheet))
+        caption = item.caption
+        panels = sheet.render_panels(
+            item.image,
+            caption.words,
+            item.renderer,
+            self._panel_width,
+            probs=caption.token_probs,
+            gates=caption.context_gates,
+        )
+        return _write(self.output_dir / f"{item.name}.png", encode_png(panels))
 
     def _write_animation(self, item: _ExportItem) -> Path:
-        frames = overlay.render_animation(item.image, item.caption.words, item.renderer)
+        frames = sheet.render_animation(item.image, item.caption.words, item.renderer)
         # Pillow dithers only with an explicit palette; without dithering, smooth gradients show banding.
         first, *rest = (frame.quantize(palette=frame.reduce(2).quantize()) for frame in frames)
         durations = [_FIRST_FRAME_MS, *[_FRAME_MS] * len(rest)]
-        data = _encode(first, "GIF", save_all=True, append_images=rest, duration=durations, loop=0)
-        return _write(self.output_dir / f"{item.name}.gif", data)
+        buffer = io.BytesIO()
+        first.save(buffer, "GIF", save_all=True, append_images=rest, duration=durations, loop=0)
+        return _write(self.output_dir / f"{item.name}.gif", buffer.getvalue())
 
     def _write_frames(self, item: _ExportItem) -> Path:
         _make_dir(self.output_dir / item.name)
-        frames = overlay.render_frames(item.image, item.caption.words, item.renderer)
-        for file, frame in zip(_frame_files(item), frames, strict=True):
-            _write(self.output_dir / file, encode_png(frame))
+        caption = item.caption
+        for index, (file, word) in enumerate(zip(_frame_files(item), caption.words, strict=True)):
+            rows = sheet.render_frame_rows(item.image, word, caption.token_probs[index], item.renderer, index)
+            with _writing(self.output_dir / file) as temporary:
+                write_png_rows(temporary, item.image.size, rows)
         return self.output_dir / item.name
 
     def _write_npz(self, item: _ExportItem) -> Path:
@@ -151,27 +178,39 @@ class OverlayWriter:
         return _write(self.output_dir / f"{item.name}.npz", buffer.getvalue())
 
     def _write_card(self, item: _ExportItem) -> str:
-        thumbnail = _thumbnail(item.image, _THUMBNAIL_SIDE)
+        thumbnail = fit_within(item.image, _THUMBNAIL_SIDE)
         _make_dir(self.output_dir / _THUMBNAIL_DIR)
         path = f"{_THUMBNAIL_DIR}/{item.name}.jpg"
-        _write(self.output_dir / path, _encode(thumbnail, "JPEG", quality=80))
+        _write(self.output_dir / path, encode_jpeg(thumbnail, _THUMBNAIL_SIDE))
+        frames = _frame_files(item) if "frames" in self._formats else []
         links = {name: f"{item.name}.{name}" for name in self._formats if name != "frames"}
-        files = _frame_files(item) if "frames" in self._formats else [None] * len(item.caption.words)
-        return html.gallery_card(item.title, zip(item.caption.words, files, strict=True), path, thumbnail.size, links)
+        if frames:
+            links["frames"] = frames[0]
+        return gallery.card(item.title, item.caption, path, thumbnail.size, links, frames)
 
 
-def render_page(title: str, image: Image.Image, caption: "Caption", colormap_stops: Sequence[Sequence[float]]) -> bytes:
+def render_page(
+    title: str,
+    image: Image.Image,
+    caption: "Caption",
+    colormap: str = "spotlight",
+    opacity: float = DEFAULT_OPACITY,
+    neighbors: html.Neighbors | None = None,
+) -> bytes:
     """Render the HTML page of an image.
 
     Args:
         title: heading of the page.
         image: embedded with at most :data:`MAX_PAGE_IMAGE_SIDE` pixels per side.
         caption: the caption and its alternatives.
-        colormap_stops: result of :func:`captioning.visualization.overlay.colormap_stops`.
+        colormap, opacity: initial colors of the attention maps; see :meth:`captioning.Caption.overlay`.
+        neighbors: pages that this one links to.
     """
-    jpeg = _encode(_thumbnail(image, MAX_PAGE_IMAGE_SIDE), "JPEG", quality=85)
+    colormap_stops(colormap, opacity)  # raises an error for invalid values
+    jpeg = encode_jpeg(image, MAX_PAGE_IMAGE_SIDE)
     fields = caption.to_dict()
-    return html.image_page(title, jpeg, [fields, *fields.pop("alternatives")], colormap_stops).encode()
+    colors = {"colormap": colormap, "opacity": opacity}
+    return html.image_page(title, jpeg, [fields, *fields.pop("alternatives")], colors, neighbors).encode()
 
 
 def name_images(images: Sequence[object]) -> list[Path]:
@@ -200,38 +239,37 @@ def _unique_names(image_paths: Sequence[Path], reserved: set[str]) -> dict[Path,
     return names
 
 
+def _neighbors(names: dict[Path, str]) -> dict[Path, html.Neighbors]:
+    """Return the pages before and after the page of each image."""
+    pages = [None, *(f"{name}.html" for name in names.values()), None]
+    return {
+        path: html.Neighbors(f"{_GALLERY_NAME}.html" if len(names) > 1 else None, pages[index], pages[index + 2])
+        for index, path in enumerate(names)
+    }
+
+
 def _frame_files(item: _ExportItem) -> list[str]:
     """Return the relative path of each frame, with the characters of its word that every file system accepts."""
     words = (re.sub(r"\W+", "", word)[:40] for word in item.caption.words)
     return [f"{item.name}/{number:02}-{word}.png" for number, word in enumerate(words, start=1)]
 
 
-def _thumbnail(image: Image.Image, max_side: int) -> Image.Image:
-    small = image.copy()
-    small.thumbnail((max_side, max_side))
-    return small
-
-
-def _encode(image: Image.Image, file_format: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, file_format, **options)
-    return buffer.getvalue()
-
-
-def encode_png(image: Image.Image) -> bytes:
-    # For photos, zlib's default strategy is five times slower (seconds for 12 megapixels) and saves no space.
-    return _encode(image, "PNG", compress_type=zlib.Z_RLE)
-
-
 def _write(path: Path, data: bytes) -> Path:
+    with _writing(path) as temporary:
+        temporary.write_bytes(data)
+    return path
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path that replaces ``path`` at the end."""
     try:
         with atomic_write(path) as temporary:
-            temporary.write_bytes(data)
+            yield temporary
     except OSError as error:
         raise CaptioningError(
             f"{path}: cannot write the file ({error.strerror}); check free disk space and permissions"
         ) from None
-    return path
 
 
 def _make_dir(path: Path) -> None:

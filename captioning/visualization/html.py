@@ -4,86 +4,113 @@ import base64
 import functools
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
+
+from captioning.visualization import colormaps, legend
+from captioning.visualization.words import FUNCTION_WORDS
+
+VIEWER_MODULES = ("constants.js", "dom.js", "attention.js", "map_canvas.js", "viewer.js")  # each imports earlier ones
+_IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL)
+
+
+class Neighbors(NamedTuple):
+    """Paths of the pages that the page of an image links to; None where there is none."""
+
+    gallery: str | None
+    previous: str | None
+    next: str | None
 
 
 def image_page(
-    title: str, jpeg: bytes, captions: Sequence[Mapping[str, Any]], colormap_stops: Sequence[Sequence[float]]
+    title: str,
+    jpeg: bytes,
+    captions: Sequence[Mapping[str, Any]],
+    colors: Mapping[str, Any],
+    neighbors: Neighbors | None = None,
 ) -> str:
-    """Render the page of one image, with the image, captions, style and script embedded.
+    """Render the page of one image, with the image, captions, style and scripts embedded.
 
     Args:
         title: name of the image.
         jpeg: the encoded image.
         captions: results of :meth:`captioning.Caption.to_dict`, best first.
-        colormap_stops: result of :func:`captioning.visualization.overlay.colormap_stops`.
+        colors: initial ``colormap`` and ``opacity``.
+        neighbors: pages to link to.
     """
-    content = {
-        "image": "data:image/jpeg;base64," + base64.b64encode(jpeg).decode(),
-        "captions": captions,
-        "colormapStops": colormap_stops,
-    }
-    return Template(_read_asset("image.html")).substitute(
+    image = "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
+    return _substitute(
+        "image.html",
         title=html.escape(title),
-        page_style=_read_asset("page.css"),
-        style=_read_asset("viewer.css"),
-        script=_read_asset("viewer.js"),
-        content=json.dumps(content, ensure_ascii=False).replace("<", "\\u003c"),  # a word must not close the script tag
+        style=read_asset("viewer.css"),
+        navigation=_navigation(neighbors),
+        script=bundle(VIEWER_MODULES),
+        content=to_script_json({"image": image, "captions": captions, **colors}),
     )
 
 
-def gallery_page(cards: Sequence[str]) -> str:
-    """Render the page of all cards, with a search field."""
-    return Template(_read_asset("gallery.html")).substitute(
-        count=len(cards),
-        page_style=_read_asset("page.css"),
-        style=_read_asset("gallery.css"),
-        script=_read_asset("gallery.js"),
-        cards="\n".join(cards),
+def error_page(title: str, message: str, neighbors: Neighbors) -> str:
+    """Render the page of an image that could not be captioned."""
+    return _substitute(
+        "error.html", title=html.escape(title), message=html.escape(message), navigation=_navigation(neighbors)
     )
 
 
-def gallery_card(
-    title: str,
-    words: Iterable[tuple[str, str | None]],
-    thumbnail: str,
-    size: tuple[int, int],
-    links: Mapping[str, str],
-) -> str:
-    """Render the list item of one image in the gallery.
-
-    Args:
-        title: name of the image.
-        words: words of the caption, each with the path of its frame or None.
-        thumbnail: path of the thumbnail.
-        size: width and height of the thumbnail. The page reserves this space before the thumbnail is loaded.
-        links: link text → path of the exported files. The thumbnail links to the first.
-    """
-    sentence = " ".join(_link(path, word) if path else html.escape(word) for word, path in words)
-    image = f'<img src="{_url(thumbnail)}" width="{size[0]}" height="{size[1]}" alt="" loading="lazy">'
-    first = next(iter(links.values()), None)
-    if first:
-        # Skipped by the keyboard and by screen readers, since the links below lead to the same file.
-        image = f'<a href="{_url(first)}" tabindex="-1" aria-hidden="true">{image}</a>'
-    file_links = " ".join(_link(path, text) for text, path in links.items())
-    return (
-        f'<li>{image}<p class="caption" dir="auto" lang="">{sentence}</p>'
-        f'<p class="name" dir="auto">{html.escape(title)}</p><p class="links">{file_links}</p></li>'
-    )
+def _substitute(asset: str, **values: str) -> str:
+    return Template(read_asset(asset)).substitute(page_style=read_asset("page.css"), **values)
 
 
-def _link(path: str, text: str) -> str:
-    return f'<a href="{_url(path)}">{html.escape(text)}</a>'
+def _navigation(neighbors: Neighbors | None) -> str:
+    if neighbors is None or neighbors.gallery is None:
+        return ""
+    links = [
+        ("All images", neighbors.gallery, "up"),
+        ("Previous", neighbors.previous, "prev"),
+        ("Next", neighbors.next, "next"),
+    ]
+    items = [f'<a href="{to_url(path)}" rel="{relation}">{text}</a>' for text, path, relation in links if path]
+    return f'<nav aria-label="Images">{" ".join(items)}</nav>'
 
 
-def _url(path: str) -> str:
+def constants_module() -> str:
+    """Return the JavaScript module with the values that Python and the browser share."""
+    constants = {
+        "COLORMAPS": colormaps.COLORMAPS,
+        "DARK_SPOTLIGHT": colormaps.DARK_SPOTLIGHT,
+        "DARK_LUMINANCE": colormaps.DARK_LUMINANCE,
+        "DEFAULT_OPACITY": colormaps.DEFAULT_OPACITY,
+        "COLORMAP_LEGENDS": legend.COLORMAP_LEGENDS,
+        "OUTLINE_LEGEND": legend.OUTLINE,
+        "LOCATION_LEGEND": legend.SINGLE_LOCATION,
+        "FUNCTION_WORDS": sorted(FUNCTION_WORDS),
+    }
+    return "".join(f"export const {name} = {json.dumps(value)};\n" for name, value in constants.items())
+
+
+def bundle(names: Sequence[str]) -> str:
+    """Concatenate JavaScript modules into one, since a page that is opened from disk cannot import files."""
+    modules = (_IMPORT.sub("", script(name)) for name in names)
+    return "\n".join(re.sub(r"^export ", "", module, flags=re.MULTILINE) for module in modules)
+
+
+def script(name: str) -> str:
+    """Return the source of a JavaScript module of the viewer."""
+    return constants_module() if name == "constants.js" else read_asset(name)
+
+
+def to_script_json(value: Any) -> str:
+    """Serialize a value for a script element, which no string in it can close."""
+    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
+
+
+def to_url(path: str) -> str:
     return html.escape(quote(path))
 
 
 @functools.cache
-def _read_asset(name: str) -> str:
+def read_asset(name: str) -> str:
     return resources.files("captioning.visualization").joinpath("assets", name).read_text("utf-8")

@@ -1,51 +1,38 @@
-"""Attention overlays rendered with Pillow; no display is required."""
+"""Attention maps rendered on top of an image with Pillow; no display is required."""
 
-from collections.abc import Iterator, Sequence
+import math
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 from captioning.preprocessing.image import Box
-from captioning.utils.errors import CaptioningError
-from captioning.visualization.fonts import Font, find_font, is_right_to_left
+from captioning.visualization.colormaps import DARK_LUMINANCE, DEFAULT_OPACITY, colormap_stops
+from captioning.visualization.concentration import half_attention_outline
 
-# Gradient stops from low to high attention: red, green, blue, and the alpha of the color at an opacity of 1.
-COLORMAPS: dict[str, tuple[tuple[float, float, float, float], ...]] = {
-    "spotlight": ((0, 0, 0, 1), (0, 0, 0, 0)),  # darkens the image where attention is low
-    "hot": ((0, 0, 0, 1), (150, 0, 20, 1), (230, 60, 0, 1), (255, 165, 0, 1), (255, 245, 160, 1)),
-    "viridis": (
-        *((68, 1, 84, 1), (71, 44, 122, 1), (59, 81, 139, 1), (44, 113, 142, 1), (33, 144, 141, 1)),
-        *((39, 173, 129, 1), (92, 200, 99, 1), (170, 220, 50, 1), (253, 231, 37, 1)),
-    ),
-}
-DEFAULT_OPACITY = 0.75
-DEFAULT_PANEL_WIDTH = 200
-MAX_ANIMATION_SIDE = 480  # pixels of the longer side of the image
-
-_GAP = 12
-_MAX_ASPECT_RATIO = 8  # of a panel; a taller image is squeezed, since its panels would need gigabytes
-_FONT_SIZE = 18
-_LINE_HEIGHT = 30
-_TEXT_COLOR, _BACKGROUND_COLOR, _HIGHLIGHT_COLOR = (20, 20, 20), (255, 255, 255), (255, 213, 74)
+HIGHLIGHT_COLOR = (255, 213, 74)
+_BORDER_COLOR = (0, 0, 0)
+_SUPERSAMPLED_SIDE = 2000  # pixels; lines on smaller images are supersampled, since Pillow draws without antialiasing
 
 
-def colormap_stops(colormap: str, opacity: float) -> list[list[float]]:
-    """Gradient stops [red, green, blue, alpha] from low to high attention, in the format of viewer.js."""
-    if colormap not in COLORMAPS:
-        raise CaptioningError(f"unknown colormap '{colormap}'; choose one of {', '.join(COLORMAPS)}")
-    if not 0 <= opacity <= 1:
-        raise CaptioningError(f"opacity must be in [0, 1], got {opacity}; 0 hides the map, 1 hides the image")
-    return [[*color, round(alpha * opacity, 4)] for *color, alpha in COLORMAPS[colormap]]
+class _Canvas(NamedTuple):
+    """Rows ``top`` to ``bottom`` of an image of ``size``. All drawing uses the coordinates of the whole image."""
 
+    size: tuple[int, int]
+    top: int
+    bottom: int
 
-def check_panel_width(panel_width: int) -> None:
-    if not 16 <= panel_width <= 4000:
-        raise CaptioningError(f"panel_width must be in [16, 4000] pixels, got {panel_width}")
+    def to_pixels(self, box: Box) -> tuple[int, int, int, int]:
+        width, height = self.size
+        return round(box.left * width), round(box.top * height), round(box.right * width), round(box.bottom * height)
 
 
 class AttentionRenderer:
     """Renders the attention map of a word on top of the image.
+
+    Soft attention: a color gradient, and the outline of the smallest region that holds half of the attention. Each map
+    is scaled by its own maximum. Hard attention: the attended cell, its receptive field, and the path of the words up
+    to this one.
 
     Args:
         attention_maps: (T, rows, columns), one per word.
@@ -53,7 +40,7 @@ class AttentionRenderer:
             rendered as zero attention.
         receptive_field: for hard attention, width and height of the receptive field of one location, in fractions of
             the image. None for soft attention.
-        colormap: a key of :data:`COLORMAPS`.
+        colormap: a key of :data:`captioning.visualization.colormaps.COLORMAPS`.
         opacity: maximum opacity of the colors, 0 to 1.
     """
 
@@ -65,190 +52,135 @@ class AttentionRenderer:
         colormap: str = "spotlight",
         opacity: float = DEFAULT_OPACITY,
     ) -> None:
-        stops = np.array(colormap_stops(colormap, opacity)) * (1, 1, 1, 255)  # (stops, 4)
-        levels = np.linspace(0, len(stops) - 1, 256)
-        self._lookup_tables = [
-            np.interp(levels, range(len(stops)), channel).round().astype(int).tolist() for channel in stops.T
-        ]
+        if receptive_field is not None:
+            colormap = "spotlight"  # a single location has no gradient: the rest is darkened
+        self._lookup_tables = [_lookup_tables(colormap, opacity, is_dark) for is_dark in (False, True)]
+        self.colormap = colormap
         self.attention_maps = attention_maps
         self.crop_box = crop_box
         self.receptive_field = receptive_field
 
     def __call__(self, image: Image.Image, word_index: int) -> Image.Image:
         """Render the map of a word on a copy of the image, which may have any size."""
+        return self.render_rows(image, word_index, 0, image.height)
+
+    def render_rows(self, image: Image.Image, word_index: int, top: int, bottom: int) -> Image.Image:
+        """Render the rows ``top`` to ``bottom`` of the image. The memory does not depend on the size of the image."""
+        canvas = _Canvas(image.size, top, bottom)
+        rows = image.crop((0, top, image.width, bottom))
+        tables = self._lookup_tables[_is_dark(image)]
         if self.receptive_field is None:
-            return self._render_soft(image, self.attention_maps[word_index])
-        return self._render_hard(image, word_index, self.receptive_field)
+            return self._render_soft(rows, canvas, self.attention_maps[word_index], tables)
+        return self._render_hard(rows, canvas, word_index, self.receptive_field, tables)
 
     def peak_xy(self, word_index: int) -> tuple[float, float]:
         """Center of the cell with the highest attention weight, in fractions of the image."""
         rows, columns = self.attention_maps.shape[1:]
         row, column = divmod(int(self.attention_maps[word_index].argmax()), columns)
+        x, y = self._to_image(np.array([(column + 0.5) / columns, (row + 0.5) / rows])).tolist()
+        return x, y
+
+    def _to_image(self, points: np.ndarray) -> np.ndarray:
+        """Convert points (…, 2) from fractions of the map to fractions of the image."""
         left, top, right, bottom = self.crop_box
-        return left + (column + 0.5) / columns * (right - left), top + (row + 0.5) / rows * (bottom - top)
+        return np.array([left, top]) + points * (right - left, bottom - top)
 
-    def _render_soft(self, image: Image.Image, attention_map: np.ndarray) -> Image.Image:
-        left, top, right, bottom = _to_pixels(self.crop_box, image)
+    def _render_soft(
+        self, rows: Image.Image, canvas: _Canvas, attention_map: np.ndarray, tables: list[list[int]]
+    ) -> Image.Image:
+        levels = self._upsample(attention_map, canvas)
+        *channels, alpha = (levels.point(table) for table in tables)
+        rendered = Image.composite(Image.merge("RGB", channels), rows, alpha)
+        outline = self._to_image(half_attention_outline(attention_map)) * canvas.size
+        _draw_lines(rendered, canvas, [segment for segment in outline if _crosses(segment, canvas)], [], 0.8)
+        return rendered
+
+    def _upsample(self, attention_map: np.ndarray, canvas: _Canvas) -> Image.Image:
+        """Return the attention on the canvas, 255 at the maximum of the map and 0 outside the crop box."""
+        levels = Image.new("L", (canvas.size[0], canvas.bottom - canvas.top))
         grid = Image.fromarray((255 * attention_map / max(attention_map.max(), 1e-9)).round().astype(np.uint8))
-        levels = Image.new("L", image.size)
-        levels.paste(grid.resize((right - left, bottom - top), Image.Resampling.BICUBIC), (left, top))
-        *channels, alpha = (levels.point(table) for table in self._lookup_tables)
-        return Image.composite(Image.merge("RGB", channels), image, alpha)
+        left, top, right, bottom = canvas.to_pixels(self.crop_box)
+        visible = (max(left, 0), max(top, canvas.top), min(right, canvas.size[0]), min(bottom, canvas.bottom))
+        width, height = visible[2] - visible[0], visible[3] - visible[1]
+        if width <= 0 or height <= 0:
+            return levels
+        x_scale, y_scale = grid.width / (right - left), grid.height / (bottom - top)
+        grid_box = (
+            (visible[0] - left) * x_scale,
+            (visible[1] - top) * y_scale,
+            (visible[2] - left) * x_scale,
+            (visible[3] - top) * y_scale,
+        )
+        resized = grid.resize((width, height), Image.Resampling.BICUBIC, box=grid_box)
+        levels.paste(resized, (visible[0], visible[1] - canvas.top))
+        return levels
 
-    def _render_hard(self, image: Image.Image, word_index: int, receptive_field: tuple[float, float]) -> Image.Image:
-        """Render a single location: its cell, its receptive field, and the scanpath of the words up to this one."""
-        rows, columns = self.attention_maps.shape[1:]
-        scanpath = [self.peak_xy(index) for index in range(word_index + 1)]
+    def _render_hard(
+        self,
+        rows: Image.Image,
+        canvas: _Canvas,
+        word_index: int,
+        receptive_field: tuple[float, float],
+        tables: list[list[int]],
+    ) -> Image.Image:
+        grid_rows, grid_columns = self.attention_maps.shape[1:]
+        scanpath = np.array([self.peak_xy(index) for index in range(word_index + 1)])
         left, top, right, bottom = self.crop_box
         field_box = _box_around(scanpath[-1], *receptive_field)
-        cell_box = _box_around(scanpath[-1], (right - left) / columns, (bottom - top) / rows)
-        *color, alpha = (table[0] for table in self._lookup_tables)
-        mask = Image.new("L", image.size, alpha)
-        ImageDraw.Draw(mask).rectangle(_to_pixels(field_box, image), 0)
-        rendered = Image.composite(Image.new("RGB", image.size, tuple(color)), image, mask)
-        scale = max(1, min(4, 2000 // max(image.size)))  # supersampling: Pillow draws lines without antialiasing
-        thickness = max(1.5, max(image.size) / 250) * scale
-        # A wide dark line below each light one keeps it visible on any image.
-        for line_color, width in (((0, 0, 0), 2.5 * thickness), (_HIGHLIGHT_COLOR, thickness)):
-            lines = Image.new("L", (image.width * scale, image.height * scale))
-            _draw_scanpath(lines, scanpath, field_box, cell_box, width, width + thickness)
-            rendered.paste(line_color, mask=lines.resize(image.size, Image.Resampling.BOX))
+        cell_box = _box_around(scanpath[-1], (right - left) / grid_columns, (bottom - top) / grid_rows)
+        *color, alpha = (table[0] for table in tables)
+        mask = Image.new("L", rows.size, alpha)
+        field_left, field_top, field_right, field_bottom = canvas.to_pixels(field_box)
+        visible_rows = (max(field_top - canvas.top, 0), min(field_bottom - canvas.top, rows.height))
+        if visible_rows[0] < visible_rows[1]:
+            mask.paste(0, (max(field_left, 0), visible_rows[0], min(field_right, rows.width), visible_rows[1]))
+        rendered = Image.composite(Image.new("RGB", rows.size, tuple(color)), rows, mask)
+        path = scanpath * canvas.size
+        _draw_lines(rendered, canvas, [_corners(field_box, canvas)], [], 0.5)
+        _draw_lines(rendered, canvas, [_corners(cell_box, canvas), path], list(path), 1)
         return rendered
 
 
-def _draw_scanpath(
-    lines: Image.Image,
-    scanpath: Sequence[tuple[float, float]],
-    field_box: Box,
-    cell_box: Box,
-    width: float,
-    radius: float,
-) -> None:
-    draw = ImageDraw.Draw(lines)
-    for box, width_ratio in ((field_box, 0.5), (cell_box, 1)):
-        left, top, right, bottom = _to_pixels(box, lines)
-        corners = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top), (right, top)]
-        draw.line(corners, 255, max(1, round(width * width_ratio)), "curve")
-    points = [(x * lines.width, y * lines.height) for x, y in scanpath]
-    draw.line(points, 255, max(1, round(width)), "curve")
-    for x, y in points:
-        draw.ellipse((x - radius, y - radius, x + radius, y + radius), 255)
+def _lookup_tables(colormap: str, opacity: float, is_dark: bool) -> list[list[int]]:
+    """Return red, green, blue and alpha for each of 256 levels of attention."""
+    stops = np.array(colormap_stops(colormap, opacity, is_dark)) * (1, 1, 1, 255)  # (stops, 4)
+    levels = np.linspace(0, len(stops) - 1, 256)
+    return [np.interp(levels, range(len(stops)), channel).round().astype(int).tolist() for channel in stops.T]
 
 
-def _to_pixels(box: Box, image: Image.Image) -> tuple[int, int, int, int]:
-    width, height = image.size
-    return round(box.left * width), round(box.top * height), round(box.right * width), round(box.bottom * height)
+def _is_dark(image: Image.Image) -> bool:
+    samples = image.resize((32, 32), Image.Resampling.NEAREST).convert("L")
+    return float(np.asarray(samples).mean()) < DARK_LUMINANCE
 
 
-def _box_around(center: tuple[float, float], width: float, height: float) -> Box:
+def _crosses(segment: np.ndarray, canvas: _Canvas) -> bool:
+    margin = max(canvas.size) / 50  # more than the width of a line
+    return segment[:, 1].max() > canvas.top - margin and segment[:, 1].min() < canvas.bottom + margin
+
+
+def _corners(box: Box, canvas: _Canvas) -> np.ndarray:
+    left, top, right, bottom = canvas.to_pixels(box)
+    return np.array([(left, top), (right, top), (right, bottom), (left, bottom), (left, top), (right, top)])
+
+
+def _box_around(center: np.ndarray, width: float, height: float) -> Box:
     return Box(center[0], center[1], center[0], center[1]).expand(width / 2, height / 2)
 
 
-def render_panels(
-    image: Image.Image,
-    words: Sequence[str],
-    renderer: AttentionRenderer,
-    panel_width: int = DEFAULT_PANEL_WIDTH,
-    columns: int = 6,
-) -> Image.Image:
-    """Render one sheet: a panel with the image, then one panel per word with its attention map and the word below it.
-
-    Args:
-        image: the full image.
-        words: T words.
-        renderer: holds the attention maps of the words.
-        panel_width: width of each panel in pixels.
-        columns: number of panels per row.
-    """
-    check_panel_width(panel_width)
-    height = min(round(panel_width * image.height / image.width), _MAX_ASPECT_RATIO * panel_width)
-    small = image.resize((panel_width, max(1, height)))
-    panels = [small, *(renderer(small, index) for index in range(len(words)))]
-    columns = min(columns, len(panels))
-    rows = -(-len(panels) // columns)
-    width = columns * (panel_width + _GAP) + _GAP
-    title = _TextLayout(words, width - 2 * _GAP)
-    top = title.height + _GAP
-    sheet = Image.new("RGB", (width, top + rows * (small.height + _LINE_HEIGHT + _GAP)), _BACKGROUND_COLOR)
-    title.draw(sheet, (_GAP, _GAP))
-    draw = ImageDraw.Draw(sheet)
-    for index, (panel, label) in enumerate(zip(panels, ["", *words], strict=True)):
-        x = _GAP + (index % columns) * (panel_width + _GAP)
-        y = top + (index // columns) * (small.height + _LINE_HEIGHT + _GAP)
-        sheet.paste(panel, (x, y))
-        text, font = _truncate_to_width(label, _FONT_SIZE, panel_width)
-        draw.text((x + panel_width / 2, y + small.height + _LINE_HEIGHT / 2), text, _TEXT_COLOR, font, anchor="mm")
-    return sheet
-
-
-def render_frames(image: Image.Image, words: Sequence[str], renderer: AttentionRenderer) -> Iterator[Image.Image]:
-    """Yield one image per word at full size, with its map and the word as a label that does not cover the peak."""
-    size = max(12, max(image.size) // 24)
-    margin = size // 3
-    for index, word in enumerate(words):
-        frame = renderer(image, index)
-        text, font = _truncate_to_width(word, size, image.width - 4 * margin)
-        x, y = margin, max(0, image.height - 2 * size) if renderer.peak_xy(index)[1] < 0.75 else margin
-        draw = ImageDraw.Draw(frame, "RGBA")
-        label_box = (x, y, x + font.getlength(text) + 2 * margin, y + 1.6 * size)
-        draw.rounded_rectangle(label_box, margin, (0, 0, 0, 190))
-        draw.text((x + margin, y + 1.15 * size), text, _BACKGROUND_COLOR, font, anchor="ls")
-        yield frame
-
-
-def render_animation(image: Image.Image, words: Sequence[str], renderer: AttentionRenderer) -> Iterator[Image.Image]:
-    """Yield the image, then one frame per word with its map; the caption below highlights the current word."""
-    small = image.copy()
-    small.thumbnail((MAX_ANIMATION_SIDE, MAX_ANIMATION_SIDE))
-    caption = _TextLayout(words, small.width - 2 * _GAP)
-    for word_index in (None, *range(len(words))):
-        frame = Image.new("RGB", (small.width, small.height + caption.height + _GAP), _BACKGROUND_COLOR)
-        frame.paste(small if word_index is None else renderer(small, word_index))
-        caption.draw(frame, (_GAP, small.height + _GAP // 2), word_index)
-        yield frame
-
-
-class _PlacedWord(NamedTuple):
-    text: str
-    font: Font
-    left: float
-    baseline: float
-    width: float
-
-
-class _TextLayout:
-    """Words wrapped into lines of at most ``width`` pixels, each in a font that contains its characters."""
-
-    def __init__(self, words: Sequence[str], width: int) -> None:
-        self._words: list[_PlacedWord] = []
-        right_to_left = is_right_to_left(" ".join(words))
-        space = _FONT_SIZE * 0.4
-        offset, line = 0.0, 0
-        for word in words:
-            text, font = _truncate_to_width(word, _FONT_SIZE, width)
-            length = font.getlength(text)
-            if offset and offset + length > width:
-                offset, line = 0.0, line + 1
-            left = width - offset - length if right_to_left else offset
-            self._words.append(_PlacedWord(text, font, left, line * _LINE_HEIGHT + 0.7 * _LINE_HEIGHT, length))
-            offset += length + space
-        self.height = (line + 1) * _LINE_HEIGHT
-
-    def draw(self, image: Image.Image, top_left: tuple[int, int], highlighted: int | None = None) -> None:
-        """Draw the words with their upper left corner at ``top_left``, one of them with a highlighted background."""
-        draw = ImageDraw.Draw(image)
-        for index, (text, font, left, baseline, width) in enumerate(self._words):
-            x, y = top_left[0] + left, top_left[1] + baseline
-            if index == highlighted:
-                draw.rounded_rectangle((x - 3, y - 20, x + width + 3, y + 8), 4, _HIGHLIGHT_COLOR)
-            draw.text((x, y), text, _TEXT_COLOR, font, anchor="ls")
-
-
-def _truncate_to_width(text: str, size: int, width: float) -> tuple[str, Font]:
-    """Return the text, truncated to ``width`` pixels where necessary, and a font for it."""
-    font = find_font(text, size)
-    kept = text
-    while kept and font.getlength(text) > width:
-        kept = kept[:-1]
-        text = f"{kept}.."
-    return text, font
+def _draw_lines(
+    image: Image.Image, canvas: _Canvas, lines: list[np.ndarray], marks: list[np.ndarray], width_ratio: float
+) -> None:
+    """Draw lines (N, 2) and round marks in the highlight color, with a dark border so that any image shows them."""
+    if not lines:
+        return
+    scale = max(1, min(4, _SUPERSAMPLED_SIDE // max(canvas.size)))
+    thickness = max(1.5, math.sqrt(canvas.size[0] * canvas.size[1]) / 220) * scale
+    for color, width in ((_BORDER_COLOR, 2.5 * thickness), (HIGHLIGHT_COLOR, thickness)):
+        mask = Image.new("L", (image.width * scale, image.height * scale))
+        draw = ImageDraw.Draw(mask)
+        for line in lines:
+            points = [((x * scale), ((y - canvas.top) * scale)) for x, y in line]
+            draw.line(points, 255, max(1, round(width * width_ratio)), "curve")
+        for x, y in marks:
+            draw.circle((x * scale, (y - canvas.top) * scale), width + thickness, 255)
+        image.paste(color, mask=mask.reduce(scale) if scale > 1 else mask)

@@ -2,23 +2,18 @@ import dataclasses
 import json
 import re
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-import captioning
 from captioning import Captioner
 from captioning.generation import GenerationConfig
 from captioning.serving.app import create_app
 from captioning.serving.batching import DynamicBatcher
 from captioning.serving.schemas import CaptionsResponse, GenerationParams
 from tests.serving.conftest import CAPTIONS_URL, LIMITS, assert_matches, encode, form
-
-PACKAGE_DIR = Path(captioning.__file__).parent
-STATIC_DIRS = {"index": PACKAGE_DIR / "serving" / "static", "viewer": PACKAGE_DIR / "visualization" / "assets"}
 
 
 def test_image_as_body_or_form(client: TestClient, captioners: dict[str, Captioner], images: list[bytes]) -> None:
@@ -46,6 +41,22 @@ def test_several_images_keep_their_order(
     assert len({caption.text for caption in expected}) > 1
     for fields, caption in zip(response.json()["captions"], expected, strict=True):
         assert_matches(fields, caption)
+
+
+def test_unreadable_image_does_not_fail_the_others(
+    client: TestClient, captioners: dict[str, Captioner], images: list[bytes]
+) -> None:
+    response = client.post(CAPTIONS_URL, files=form(images[0], ("notes.txt", b"text"), images[1]))
+    assert response.status_code == 200
+    first, failed, last = response.json()["captions"]
+    assert_matches(first, captioners["soft"](images[0]))
+    assert failed["error"].startswith("notes.txt: cannot be read as an image (not an image)")
+    assert_matches(last, captioners["soft"](images[1]))
+    assert response.json()["seconds"] > 0
+    CaptionsResponse.model_validate(response.json(), extra="forbid")
+    all_failed = client.post(CAPTIONS_URL, files=form(("a.txt", b"text"), ("b.txt", b"text")))
+    assert all_failed.status_code == 400
+    assert re.match(r"a\.txt: .*; b\.txt: ", all_failed.json()["detail"])
 
 
 @pytest.mark.parametrize(
@@ -156,6 +167,11 @@ def test_attention_maps_are_optional(client: TestClient, images: list[bytes]) ->
         ({"seed": 2**63}, 422, "seed"),
         ({"model": "other"}, 400, "unknown model 'other'; choose one of soft, hard"),
         ({"beams": 3}, 422, "beams '3': "),
+        ({"temperature": 0.7}, 400, "temperature has no effect without sampling"),
+        ({"num_beams": 3, "do_sample": True}, 400, "num_beams has no effect with do_sample"),
+        ({"num_beams": 3, "diversity_penalty": 1}, 400, "diversity_penalty has no effect without groups"),
+        ({"length_penalty": 1}, 400, "length_penalty has no effect without beam search"),
+        ({"seed": 3}, 400, "seed has no effect without do_sample"),
     ],
     ids=str,
 )
@@ -189,31 +205,17 @@ def test_foreign_host_header_is_rejected_on_loopback(captioners: dict[str, Capti
     assert status("0.0.0.0", "my-machine.example") == 200
 
 
-def test_page_loads_nothing_from_other_hosts(client: TestClient) -> None:
-    page = client.get("/")
-    assert page.status_code == 200
-    assert "default-src 'self'" in page.headers["content-security-policy"]
-    assert "unsafe" not in page.headers["content-security-policy"]
-    assert "access-control-allow-origin" not in page.headers
-    urls = re.findall(r'(?:src|href)="(?!data:)(.*?)"', page.text)
-    assert sorted(urls) == ["index.css", "index.js", "viewer.css", "viewer.js"]
-    for url in urls:
-        response = client.get(f"/{url}")
-        assert response.text == (STATIC_DIRS[Path(url).stem] / url).read_text()
-        assert response.headers["content-type"].split(";")[0] in ("text/css", "text/javascript")
-        assert not re.search(r"https?://|@import", response.text)
-    assert not re.search(r"<script>|<style|\bstyle=|\son\w+=|https?://", page.text)
-    for path in ("/app.py", "/docs", "/redoc", "/models"):
-        assert client.get(path).status_code == 404
-
-
-def test_examples_expose_no_other_files(client: TestClient) -> None:
-    examples = client.get("/examples").json()
-    assert "chelsea.png" in examples
-    for name in examples:
-        assert client.get(f"/examples/{name}").headers["content-type"].startswith("image/")
-    for name in ("other.png", "..%2f__init__.py", "%2fetc%2fpasswd", "../../etc/passwd"):
-        assert client.get(f"/examples/{name}").status_code == 404
+def test_preview_shows_the_captioned_frame(client: TestClient) -> None:
+    frames = [Image.new("RGB", (1600, 800), color) for color in ("red", "blue")]
+    animation = encode(frames[0], "GIF", save_all=True, append_images=frames[1:], duration=100)
+    response = client.post("/v1/previews", files=form(("moving.gif", animation)))
+    assert response.headers["content-type"] == "image/jpeg"
+    with Image.open(BytesIO(response.content)) as preview:
+        assert preview.size == (1200, 600)
+        red, _, blue = preview.getpixel((600, 300))
+        assert red > 200 > 60 > blue
+    failed = client.post("/v1/previews", files=form(("notes.txt", b"text")))
+    assert (failed.status_code, failed.json()["detail"][:10]) == (400, "notes.txt:")
 
 
 def test_health_and_models(client: TestClient, captioners: dict[str, Captioner]) -> None:
@@ -223,6 +225,7 @@ def test_health_and_models(client: TestClient, captioners: dict[str, Captioner])
     assert [(model["name"], model["attention"]) for model in response["models"]] == [("soft", "soft"), ("hard", "hard")]
     assert response["models"][0]["generation"] == dataclasses.asdict(captioners["soft"].generation)
     assert response["models"][1]["attention_mode"] == captioners["hard"].attention_mode
+    assert response["sampling_defaults"] == {"temperature": 0.7, "top_p": 0.9}
     assert response["limits"] == dataclasses.asdict(LIMITS)
 
 

@@ -61,7 +61,7 @@ def zip_archive() -> bytes:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_invalid_image_is_named(client: TestClient, images: list[bytes], name: str, content: bytes) -> None:
-    response = client.post(CAPTIONS_URL, files=form(images[0], (name, content)))
+    response = client.post(CAPTIONS_URL, files=form((name, content)))
     assert response.status_code == 400
     assert re.fullmatch(
         rf"{name}: cannot be read as an image \(.+\); save it as JPEG or PNG", response.json()["detail"]
@@ -75,10 +75,13 @@ def test_image_with_too_many_pixels_is_not_decoded(client: TestClient, monkeypat
         raise AssertionError("decoded")
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", decode)
-    for image in (large_png(), encode(Image.new("RGB", (2000, 1001)), "JPEG")):
+    for size, image in ((None, large_png()), ("2000 × 1001", encode(Image.new("RGB", (2000, 1001)), "JPEG"))):
         response = client.post(CAPTIONS_URL, files=form(("large.png", image)))
         assert response.status_code == 400
-        assert response.json()["detail"].startswith("large.png: exceeds the maximum number of pixels")
+        detail = response.json()["detail"]
+        assert detail.startswith("large.png: exceeds the maximum number of pixels" if size is None else
+                                 f"large.png: {size} pixels exceed the maximum of 2 megapixels")  # fmt: skip
+        assert size is None or detail.endswith("restart the server with a larger --max-image-megapixels")
 
 
 def test_image_formats(client: TestClient, captioners: dict[str, Captioner]) -> None:
@@ -123,7 +126,8 @@ def test_image_formats(client: TestClient, captioners: dict[str, Captioner]) -> 
             400,
             "no image; send at least one file",
         ),
-        ({"content": b"x" * 3_000_001}, 413, "the request body exceeds 3 MB"),
+        ({"content": b"x" * 3_200_000}, 413, "the request body exceeds 3 MB, got 3.2 MB; downscale the images"),
+        ({"content": b"x" * 3_000_001}, 413, "restart the server with a larger --max-request-mb"),
         ({"content": iter([b"x" * 1_000_000] * 4)}, 413, "the request body exceeds 3 MB"),
         ({"content": iter([b"x" * 1_000_000] * 40)}, 413, "the request body exceeds 3 MB"),
         ({"files": form(b"x" * 3_000_000)}, 413, "the request body exceeds 3 MB"),

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_all_formats(photo: Path, tmp_path: Path) -> None:
         "frames": str(output_dir / "photo"),
     }
     with Image.open(output_dir / "photo.png") as sheet, Image.open(output_dir / "photo/02-red.png") as frame:
-        assert sheet.width == 4 * 200 + 5 * 12
+        assert sheet.width == 4 * 200 + 3 * 12 + 2 * 24
         assert frame.size == (120, 80)
     with Image.open(output_dir / "photo.gif") as animation:
         assert animation.n_frames == 4
@@ -99,9 +100,11 @@ def test_page_is_self_contained(photo: Path, tmp_path: Path) -> None:
     fields = caption.to_dict()
     alternatives = fields.pop("alternatives")
     assert content["captions"] == [fields, *alternatives]
-    assert content["colormapStops"][0] == [0, 0, 0, 0.5]
+    assert (content["colormap"], content["opacity"]) == ("hot", 0.5)
     text = page.read_text()
-    assert not re.search(r"""(src|href)=["']?(?!data:)|https?://|@import|url\(""", text.replace("http-equiv", ""))
+    assert not re.search(
+        r"""(src|href)=["']?(?!data:)|https?://|@import|url\(|^import """, text.replace("http-equiv", ""), re.M
+    )
     assert len(text) - len(content["image"]) < 400_000
 
 
@@ -114,6 +117,26 @@ def test_hard_attention_is_exported_as_one_location(hard_captioner: Captioner, p
     with Image.open(tmp_path / "out" / "photo.png") as sheet:
         colors = {color for _, color in sheet.convert("RGB").getcolors(2**24)}
     assert (255, 213, 74) in colors, "the cell has an outline"
+
+
+def test_full_size_frames_of_a_large_image(tmp_path: Path) -> None:
+    """Frames are written some rows at a time: in addition to the image itself they need little memory."""
+    path = tmp_path / "large.png"
+    image = Image.linear_gradient("L").resize((3000, 2000)).convert("RGB")
+    image.save(path)
+    writer = OverlayWriter(tmp_path / "out", [path], ["frames"])
+    caption = make_caption(image, "a dog")
+    tracemalloc.start()
+    writer.write(path, caption)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12e6, "NumPy and zlib: less than one frame of 18 MB"
+    with Image.open(tmp_path / "out" / "large" / "02-dog.png") as frame:
+        frame.load()
+        assert frame.size == (3000, 2000)
+        expected = caption.renderer()(image, 1)
+        difference = np.abs(np.asarray(frame, int)[300:] - np.asarray(expected, int)[300:])  # below the label
+        assert np.percentile(difference, 99) <= 1
 
 
 def test_images_are_upright_and_downscaled(tmp_path: Path) -> None:
@@ -161,7 +184,7 @@ def test_file_names_are_unique(photo: Path, tmp_path: Path) -> None:
     assert pages[:3] == ["a.html", "A-2.html", "a-3.html"]
     assert pages[3:5] == ["index-2.html", "thumbnails-2.html"]
     assert writer.close() == tmp_path / "out" / "index.html"
-    listed = re.findall(r'<p class="name"[^>]*>(.*?)</p>', (tmp_path / "out" / "index.html").read_text())
+    listed = re.findall(r'<span class="name"[^>]*>(.*?)</span>', (tmp_path / "out" / "index.html").read_text())
     assert listed == [path.name for path in image_paths]
     for url in re.findall(r'(?:href|src)="(.*?)"', (tmp_path / "out" / "index.html").read_text()):
         assert (tmp_path / "out" / html.unescape(url)).is_file()
@@ -224,7 +247,7 @@ def test_page_works_offline_from_disk(browser_page: Any, photo: Path, tmp_path: 
     assert browser_page.evaluate("window.broken") is None
     assert browser_page.title() == path.name
     canvases = [browser_page.evaluate("document.querySelector('canvas').toDataURL()")]
-    for word in ("a", MARKUP):  # no element has the focus yet
+    for word in ("A", MARKUP):  # no element has the focus yet
         browser_page.keyboard.press("ArrowRight")
         assert browser_page.locator(".viewer-word:focus").inner_text() == word
     browser_page.keyboard.press("Escape")
@@ -233,7 +256,32 @@ def test_page_works_offline_from_disk(browser_page: Any, photo: Path, tmp_path: 
         canvases.append(browser_page.evaluate("document.querySelector('canvas').toDataURL()"))
     assert len(set(canvases)) == 3
     browser_page.get_by_role("tab", name="two cats").click()
-    assert browser_page.locator(".viewer-word").all_inner_texts() == ["two", "cats"]
+    assert browser_page.locator(".viewer-word").all_inner_texts() == ["Two", "cats"]
+
+
+def test_gallery_links_in_words_and_lists_failures(photo: Path, tmp_path: Path) -> None:
+    image_paths = [photo, tmp_path / "broken.jpg", tmp_path / "last.jpg"]
+    writer = OverlayWriter(tmp_path / "out", image_paths, FORMATS)
+    writer.write(photo, make_caption(photo))
+    writer.write_failure(image_paths[1], CaptioningError("broken.jpg: cannot be read as an <image>"))
+    writer.write(image_paths[2], make_caption(photo, "dog"))
+    text = writer.close().read_text()
+    for name, target in (("Open", "photo.html"), ("Panels", "photo.png"), ("Animation", "photo.gif"),
+                         ("Words", "photo/01-a.png"), ("Data", "photo.npz")):  # fmt: skip
+        assert f'<a href="{target}" aria-label="{name}: photo.jpg">{name}</a>' in text
+    assert f"score {100 * make_caption(photo).score:.0f} %" in text
+    assert "broken.jpg: cannot be read as an &lt;image&gt;" in text
+    links = {
+        path.name: re.findall(
+            r'<a href="(.*?)" rel="(.*?)"', (tmp_path / "out" / path.with_suffix(".html").name).read_text()
+        )
+        for path in image_paths
+    }
+    assert links == {
+        "photo.jpg": [("index.html", "up"), ("broken.html", "next")],
+        "broken.jpg": [("index.html", "up"), ("photo.html", "prev"), ("last.html", "next")],
+        "last.jpg": [("index.html", "up"), ("broken.html", "prev")],
+    }
 
 
 def test_gallery_of_1000_images(browser_page: Any, photo: Path, tmp_path: Path) -> None:
@@ -262,6 +310,13 @@ def test_gallery_of_1000_images(browser_page: Any, photo: Path, tmp_path: Path) 
     }
     assert list(visible.values()) == [1000, 100, 100, 1, 1, 1, 0]
     assert browser_page.inner_text("#count") == "0 of 1000"
+    browser_page.fill("#query", "")
+    browser_page.select_option("#order", "name")
+    assert browser_page.locator("li .name").first.text_content() == "0000.jpg"
+    assert browser_page.locator("li .name").last.text_content() == "\u00dcn\u00efcode & <b>.jpg"
+    browser_page.select_option("#order", "lowest")
+    scores = browser_page.locator("li").evaluate_all("all => all.map(card => Number(card.dataset.score))")
+    assert scores == sorted(scores)
     assert browser_page.evaluate("window.broken") is None
     num_matches("last")
     browser_page.wait_for_function("document.querySelector('li:not([hidden]) img').naturalWidth > 0")

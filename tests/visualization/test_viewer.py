@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import captioning.visualization
+from captioning.visualization import html
+from captioning.visualization.concentration import half_attention_area
+from captioning.visualization.legend import percent
 
-ASSETS_DIR = Path(captioning.visualization.__file__).parent / "assets"
 SOFT = [[0.7, 0.1], [0.1, 0.1]], [[0.1, 0.1], [0.1, 0.7]], [[0.25, 0.25], [0.25, 0.25]]
 CANVAS = "document.querySelector('canvas').toDataURL()"
 HARD = [[1, 0], [0, 0]], [[0, 0], [0, 1]], [[0, 1], [0, 0]]
@@ -36,9 +37,10 @@ def open_viewer(page: Any, directory: Path, *captions: dict[str, Any], width: in
     content = json.dumps({"image": image, "captions": captions, **options}).replace("<", "\\u003c")
     (directory / "page.html").write_text(
         f"<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<style>{(ASSETS_DIR / 'viewer.css').read_text()}</style><main></main>"
-        f"<script>{(ASSETS_DIR / 'viewer.js').read_text()}</script>"
-        f"<script>const viewer = new Viewer(document.querySelector('main')); viewer.show({content});</script>"
+        f"<style>{html.read_asset('viewer.css')}</style><main></main>"
+        f"<script type=module>{html.bundle(html.VIEWER_MODULES)}"
+        f"const viewer = new Viewer(document.querySelector('main')); viewer.show({content});"
+        "document.viewer = viewer;</script>"
     )
     page.context.set_offline(True)
     page.emulate_media(reduced_motion="reduce")  # no transitions
@@ -85,13 +87,16 @@ def test_hovering_a_word_shows_its_attention_map(browser_page: Any, tmp_path: Pa
 def test_keyboard_navigation(browser_page: Any, tmp_path: Path) -> None:
     open_viewer(browser_page, tmp_path, make_caption("a red dog"))
     browser_page.keyboard.press("Tab")
-    assert current_words(browser_page) == ["a"]
+    assert current_words(browser_page) == ["A"]
     visited = []
     for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "Home", "End"):
         browser_page.keyboard.press(key)
         visited += current_words(browser_page)
-    assert visited == ["red", "dog", "dog", "red", "a", "dog"]
-    assert browser_page.inner_text("[role=status]") == "\u2068dog\u2069: probability 30 %, word 3 of 3"
+    assert visited == ["red", "dog", "dog", "red", "A", "dog"]
+    area = percent(half_attention_area(np.array(SOFT[2])))
+    assert browser_page.inner_text("[role=status]") == (
+        f"\u2068dog\u2069: probability 30 %, half of the attention in {area} of the image; word 3 of 3"
+    )
     browser_page.keyboard.press("Escape")
     assert current_words(browser_page) == []
     assert opacity(browser_page).max() == 0
@@ -104,10 +109,10 @@ def test_alternatives_can_be_selected(browser_page: Any, tmp_path: Path) -> None
     tabs = browser_page.get_by_role("tab")
     assert tabs.count() == 3
     tabs.nth(1).click()
-    assert browser_page.locator(".viewer-word").all_inner_texts() == ["one", "big", "cat"]
+    assert browser_page.locator(".viewer-word").all_inner_texts() == ["One", "big", "cat"]
     assert tabs.nth(1).get_attribute("aria-selected") == "true"
     browser_page.keyboard.press("ArrowDown")
-    assert browser_page.locator(".viewer-word").all_inner_texts() == ["some", "more", "words"]
+    assert browser_page.locator(".viewer-word").all_inner_texts() == ["Some", "more", "words"]
     open_viewer(browser_page, tmp_path, make_caption("a red dog"))
     assert browser_page.get_by_role("tab").count() == 0
 
@@ -121,31 +126,34 @@ def test_playback_shows_every_word_once(browser_page: Any, tmp_path: Path) -> No
     for _ in range(3):
         visited += current_words(browser_page)
         browser_page.clock.run_for(900)
-    assert visited == ["a", "red", "dog"]
+    assert visited == ["A", "red", "dog"]
     assert browser_page.get_by_role("button", name="Play").count() == 1, "playback stops at the last word"
     browser_page.get_by_role("button", name="Play").click()
     browser_page.get_by_role("button", name="Pause").click()
     browser_page.clock.run_for(5000)
-    assert current_words(browser_page) == ["a"]
+    assert current_words(browser_page) == ["A"]
 
 
 def test_probability_is_not_encoded_by_color_alone(browser_page: Any, tmp_path: Path) -> None:
     open_viewer(browser_page, tmp_path, make_caption("a red dog"))
     words = browser_page.locator(".viewer-word")
     assert words.nth(1).get_attribute("aria-label") == "red, probability 60 %"
-    colors = {words.nth(index).evaluate("word => getComputedStyle(word).backgroundColor") for index in range(3)}
-    assert len(colors) == 3
+    bars = {words.nth(index).evaluate("word => getComputedStyle(word).backgroundSize") for index in range(3)}
+    assert len(bars) == 3
     for theme in ("light", "dark"):
         browser_page.emulate_media(color_scheme=theme)
         assert browser_page.evaluate("getComputedStyle(document.querySelector('.viewer')).color") != ""
         assert min(contrast(words.nth(index)) for index in range(3)) > 4.5
+        words.nth(0).hover()
+        assert contrast(words.nth(0)) > 4.5, "highlighted"
 
 
 def contrast(element: Any) -> float:
     """Contrast ratio of text and background as defined by WCAG."""
     script = """element => [getComputedStyle(element).color, getComputedStyle(element).backgroundColor].map(color => {
         const context = document.createElement('canvas').getContext('2d');
-        context.fillStyle = color; context.fillRect(0, 0, 1, 1);
+        const isDark = matchMedia('(prefers-color-scheme: dark)').matches;
+        for (context.fillStyle of [isDark ? '#141417' : '#f7f7f9', color]) context.fillRect(0, 0, 1, 1);
         return [...context.getImageData(0, 0, 1, 1).data];
     })"""
     luminances = []
@@ -204,13 +212,13 @@ def test_narrow_page_does_not_overflow(browser_page: Any, tmp_path: Path) -> Non
 
 def test_transition_unless_reduced_motion(browser_page: Any, tmp_path: Path) -> None:
     open_viewer(browser_page, tmp_path, make_caption("a red dog"))
-    final = [browser_page.evaluate(f"viewer.focus({word}); {CANVAS}") for word in (0, 1)]
+    final = [browser_page.evaluate(f"document.viewer.focus({word}); {CANVAS}") for word in (0, 1)]
     assert final[0] != final[1]
     browser_page.emulate_media(reduced_motion="no-preference")
     browser_page.clock.install(time=0)
     browser_page.clock.pause_at(1000)
-    browser_page.evaluate("viewer.focus(null); viewer.focus(0)")
-    frames = [browser_page.evaluate(f"viewer.focus(1); {CANVAS}")]
+    browser_page.evaluate("document.viewer.focus(null); document.viewer.focus(0)")
+    frames = [browser_page.evaluate(f"document.viewer.focus(1); {CANVAS}")]
     for milliseconds in (90, 200):
         browser_page.clock.run_for(milliseconds)
         frames.append(browser_page.evaluate(CANVAS))
@@ -218,11 +226,50 @@ def test_transition_unless_reduced_motion(browser_page: Any, tmp_path: Path) -> 
     assert frames[1] not in final
 
 
-def test_custom_colormap(browser_page: Any, tmp_path: Path) -> None:
-    open_viewer(browser_page, tmp_path, make_caption("a red dog"), colormapStops=[[0, 0, 255, 1], [255, 0, 0, 0.5]])
-    browser_page.evaluate("viewer.focus(0)")
-    read_pixel = "c => [...c.getContext('2d').getImageData(c.width / 4, c.height / 4, 1, 1).data]"
-    red, _, blue, alpha = browser_page.eval_on_selector("canvas", read_pixel)
-    assert red > 230
-    assert blue < 30
-    assert alpha == pytest.approx(128, abs=6)
+def test_colors_can_be_chosen(browser_page: Any, tmp_path: Path) -> None:
+    """With hot and viridis, regions of low attention keep the colors of the image."""
+    open_viewer(browser_page, tmp_path, make_caption("a red dog"), colormap="viridis", opacity=0.5)
+    browser_page.evaluate("document.viewer.focus(0)")
+    read_pixels = """c => [[0.28, 0.2], [0.9, 0.9]].map(([x, y]) =>
+        [...c.getContext('2d').getImageData(x * c.width, y * c.height, 1, 1).data])"""
+
+    def pixels() -> list[list[int]]:
+        return browser_page.eval_on_selector("canvas", read_pixels)
+
+    (red, green, blue, alpha), low = pixels()
+    assert min(red, green) > 180
+    assert blue < 60
+    assert alpha == pytest.approx(128, abs=20)
+    assert low[3] < 25
+    assert "Yellow: high attention" in browser_page.inner_text(".viewer-legend")
+    browser_page.get_by_label("Colors").select_option("spotlight")
+    browser_page.get_by_label("Opacity").fill("1")
+    high, low = pixels()
+    assert high[3] < 40
+    assert low[3] > 180
+
+
+def test_confidence_gate_and_copy(browser_page: Any, tmp_path: Path) -> None:
+    caption = make_caption("a red dog", confidence=0.31, is_uncertain=True)
+    caption["words"][1]["context_gate"] = 0.714
+    open_viewer(browser_page, tmp_path, caption)
+    assert browser_page.inner_text(".viewer-confidence") == "Not sure \u00b7 Confidence 31 %"
+    assert browser_page.get_by_role("heading").inner_text().split() == ["A", "red", "dog"]
+    browser_page.get_by_text("red").hover()
+    assert "gate 0.71" in browser_page.inner_text("[role=status]")
+    browser_page.evaluate("document.execCommand = () => (document.copied = document.activeElement.value)")
+    browser_page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    browser_page.get_by_role("button", name="Copy").click()
+    browser_page.get_by_role("button", name="Copied").wait_for()
+    assert browser_page.evaluate("document.copied") == "A red dog."
+
+
+def test_selected_word_can_be_pinned(browser_page: Any, tmp_path: Path) -> None:
+    """A click keeps the map after the pointer has left; a second click removes it."""
+    open_viewer(browser_page, tmp_path, make_caption("a red dog"))
+    word = browser_page.get_by_role("button", name="red, probability")
+    for expected in (["red"], []):
+        word.click()
+        browser_page.mouse.move(5, 795)
+        browser_page.evaluate("document.activeElement.blur()")
+        assert current_words(browser_page) == expected

@@ -1,33 +1,23 @@
-/* Page of 'captioning serve': sends an image that is chosen, dropped, pasted or an example, and shows its captions. */
-"use strict";
+/* Page of 'captioning serve': captions photos that are chosen, dropped, pasted, taken or samples. */
+import { postImage, request, requestCaptions, requestDisplayUrl, UserError } from "./api.js";
+import { Camera, hasCamera } from "./camera.js";
+import { Controls } from "./controls.js";
+import { createElement, sentenceCase } from "./dom.js";
+import { addOcclusionLayer, occlude } from "./occlusion.js";
+import { Recent, Result } from "./result.js";
 
 const byId = (id) => document.getElementById(id);
-const form = byId("form");
-const viewer = new Viewer(byId("viewer"));
 const DEBOUNCE_MS = 300; // delay between a change of a setting and the next request
 
-let models = [];
+const result = new Result(byId("panes"));
+const recent = new Recent(byId("recent"), show);
+let controls = null;
+let camera = null;
 let limits = null;
-let shown = null; // { name, blob, url, query } in the viewer
-let requestedImage = null; // { name, blob } that is captioned again when a setting changes
-let pendingRequest = null; // AbortController
+let shown = null; // { name, blob, url, results, queries, original } on the page
+let requested = null; // { name, blob, original } that is captioned again when a setting changes
+let pending = null; // AbortController of the newest request
 let debounceTimer = 0;
-
-class UserError extends Error {}
-
-/* fetch() that turns every failure into a UserError with a readable message. */
-async function request(url, options) {
-  let response;
-  try {
-    response = await fetch(url, options);
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new UserError("The server does not respond. Check that 'captioning serve' is running.");
-  }
-  if (response.ok) return response;
-  const { detail } = await response.json().catch(() => ({}));
-  throw new UserError(detail ?? `The server returned an error (status ${response.status}).`);
-}
 
 /* Show a status message; visuallyHidden limits it to screen readers, for content that is visible elsewhere. */
 function showStatus(message, { visuallyHidden = false } = {}) {
@@ -40,162 +30,144 @@ function showError(error) {
   if (error.name === "AbortError") return; // replaced by a newer request
   if (!(error instanceof UserError)) throw error;
   showStatus("");
+  byId("result").hidden = true; // an old result beside a new error would be misleading
   byId("error").textContent = error.message;
-  byId("error").scrollIntoView({ block: "nearest" });
+  byId("messages").scrollIntoView({ block: "nearest" });
 }
 
-/* Query parameters of all visible fields. */
-function readForm() {
-  const query = new URLSearchParams();
-  for (const field of form.elements) {
-    if (!field.name || field.closest("[hidden]") || (field.type === "radio" && !field.checked)) continue;
-    const { badInput, valueMissing, rangeUnderflow, rangeOverflow } = field.validity;
-    if (badInput || valueMissing || rangeUnderflow || rangeOverflow) {
-      throw new UserError(`${field.labels[0].textContent.trim()}: ${field.validationMessage}`);
+/* Caption photos one after the other and show the first; the others appear as thumbnails. */
+async function captionPhotos(photos) {
+  pending?.abort();
+  pending = new AbortController();
+  const { signal } = pending;
+  camera.stop();
+  const errors = [];
+  let isFirst = true;
+  for (const [index, photo] of photos.entries()) {
+    const progress = photos.length > 1 ? ` (${index + 1} of ${photos.length})` : "";
+    showStatus(`Captioning ${photo.name}${progress} \u2026`);
+    try {
+      const entry = await captionPhoto(photo, signal);
+      signal.throwIfAborted();
+      if (isFirst) show(entry);
+      isFirst = false;
+      if (!photo.original) await recent.add(entry);
+    } catch (error) {
+      if (!(error instanceof UserError)) return showError(error);
+      errors.push(error.message);
     }
-    query.set(field.name, field.value);
   }
-  return query;
+  if (errors.length === photos.length) requested = null;
+  if (isFirst) return showError(new UserError(errors.join(" ")));
+  showStatus(describe(shown), { visuallyHidden: true });
+  byId("error").textContent = errors.join(" ");
 }
 
-const selectedModel = () => models.find(({ name }) => name === form.elements.model.value) ?? models[0];
-
-/* Hide the fields that have no effect with the current settings. */
-function updateVisibility() {
-  const model = selectedModel();
-  const isSampling = form.elements.do_sample.value === "true";
-  byId("model-row").hidden = models.length < 2;
-  byId("attention-mode-row").hidden = model.attention !== "hard";
-  const samplesLocations = model.attention === "hard" && form.elements.attention_mode.value === "sample";
-  const visible = { "beam-search": !isSampling, sampling: isSampling, stochastic: isSampling || samplesLocations };
-  for (const row of form.querySelectorAll("[data-for]")) row.hidden = !visible[row.dataset.for];
-}
-
-/* Set the range and help text of each number field. */
-function applyParameters(parameters) {
-  for (const field of form.querySelectorAll("input[type=number]")) {
-    const { help, minimum, exclusive_minimum: exclusiveMinimum, maximum } = parameters[field.name];
-    const step = Number(field.step);
-    // The smallest multiple of the step in the range, so that the spin buttons give round values.
-    if (minimum !== undefined) field.min = Math.ceil(minimum / step) * step;
-    else if (exclusiveMinimum !== undefined) field.min = (Math.floor(exclusiveMinimum / step) + 1) * step;
-    field.max = Math.min(maximum ?? Infinity, Number.MAX_SAFE_INTEGER);
-    field.closest("label").title = help;
+async function captionPhoto(photo, signal) {
+  const maxMb = limits.max_request_mb;
+  if (photo.blob.size > maxMb * 1e6) {
+    const size = (photo.blob.size / 1e6).toFixed(1);
+    throw new UserError(`${photo.name}: ${size} MB exceed the limit of ${maxMb} MB; downscale the photo first.`);
   }
-  form.querySelector("fieldset").title = parameters.do_sample.help;
+  requested = photo;
+  const { queries } = controls;
+  const isShown = shown?.blob === photo.blob; // captioned again with other settings
+  const [url, ...results] = await Promise.all([
+    isShown ? shown.url : requestDisplayUrl(photo, signal),
+    ...queries.map((query) => requestCaptions(photo, query, signal)),
+  ]);
+  return { ...photo, url, results, queries };
 }
 
-function applyModelDefaults() {
-  const { generation, attention_mode: attentionMode } = selectedModel();
-  for (const field of form.querySelectorAll("input[type=number]")) {
-    if (field.name in generation) field.value = generation[field.name];
-  }
-  form.elements.do_sample.value = String(generation.do_sample);
-  form.elements.attention_mode.value = attentionMode ?? "argmax";
-}
-
-/* Beam search returns at most num_beams captions: keep the field that was changed and adjust the other. */
-function clampNumCaptions(changed) {
-  const { num_beams: numBeams, num_return_sequences: numCaptions, do_sample: doSample } = form.elements;
-  if (doSample.value === "true" || Number(numCaptions.value) <= Number(numBeams.value)) return;
-  if (changed === numBeams) numCaptions.value = numBeams.value;
-  else if (numCaptions.validity.valid) numBeams.value = numCaptions.value;
-}
-
-/* Caption an image and show it. On failure, the previous image stays visible. */
-async function caption(name, blob) {
-  pendingRequest?.abort();
-  pendingRequest = new AbortController();
-  requestedImage = { name, blob };
-  let query = null;
-  try {
-    query = readForm();
-    const maxMb = limits.max_request_mb;
-    if (blob.size > maxMb * 1e6) throw new UserError(`${name}: exceeds ${maxMb} MB; downscale the image first`);
-    showStatus(`Captioning ${name} …`);
-    const { signal } = pendingRequest;
-    const response = await request(`v1/captions?${query}`, { method: "POST", body: toFormData(name, blob), signal });
-    const { captions } = await response.json();
-    if (shown?.blob !== blob) {
-      if (shown) URL.revokeObjectURL(shown.url);
-      shown = { name, blob, url: URL.createObjectURL(blob) };
-    }
-    shown.query = query;
-    show(captions[0]);
-  } catch (error) {
-    // With an invalid form (no query), the image is kept and captioned once the form is corrected.
-    if (query && error.name !== "AbortError") requestedImage = shown;
-    showError(error);
-  }
-}
-
-function toFormData(name, blob) {
-  const body = new FormData();
-  body.append("images", blob, name);
-  return body;
-}
-
-function show(best) {
-  byId("viewer").hidden = byId("save").hidden = false;
+function show(entry) {
+  const isNew = entry.blob !== shown?.blob && !entry.original;
+  if (shown?.original && shown.url !== entry.url) URL.revokeObjectURL(shown.url);
+  shown = requested = entry;
+  const wasEmpty = document.querySelector("main.empty");
   document.querySelector("main").classList.remove("empty");
-  viewer.show({ image: shown.url, captions: [best, ...best.alternatives] });
-  byId("viewer").querySelector("img").addEventListener("error", () =>
-    showError(new UserError(`${shown.name}: this browser cannot display the image format; save as HTML or PNG to view it`)));
-  showStatus(`${best.caption}, score ${Math.round(100 * best.score)} %`, { visuallyHidden: true });
-  if (!matchMedia("(prefers-reduced-motion: reduce)").matches) viewer.play();
-  byId("result").scrollIntoView({ block: "nearest" });
+  byId("result").hidden = false;
+  result.show(entry);
+  const [{ seconds, model }] = entry.results;
+  byId("timing").textContent = `${model}, ${seconds.toFixed(2)} s`;
+  byId("restore").hidden = byId("comparison").hidden = !entry.original;
+  if (entry.original) {
+    const text = sentenceCase(entry.original.results[0].captions[0].caption);
+    byId("comparison").replaceChildren("Caption of the whole photo: ", createElement("q", { lang: "" }, text));
+  }
+  setOcclusion(Boolean(entry.original));
+  showStatus(describe(entry), { visuallyHidden: true });
+  const isWide = matchMedia("(min-width: 60rem)").matches;
+  if (wasEmpty) byId("settings").open = isWide;
+  if (isNew && !isWide) byId("result").scrollIntoView({ block: "start", behavior: "instant" });
+}
+
+const describe = ({ results }) =>
+  results.map(({ captions: [best] }) => `${best.caption}, score ${Math.round(100 * best.score)} %`).join("; ");
+
+/* Start or end the occlusion by hand. */
+function setOcclusion(isActive) {
+  byId("occlude").setAttribute("aria-pressed", String(isActive));
+  for (const layer of document.querySelectorAll(".occlusion-layer")) layer.remove();
+  if (!isActive) return;
+  for (const viewer of result.viewers) {
+    addOcclusionLayer(viewer.image.parentElement, { onOcclude: occludeShown, onEnd: () => setOcclusion(false) });
+  }
+}
+
+async function occludeShown(rect) {
+  const blob = await occlude(shown.url, rect);
+  await captionPhotos([{ name: shown.name, blob, original: shown.original ?? shown }]);
+  document.querySelector(".occlusion-layer")?.focus({ preventScroll: true });
 }
 
 async function save(format) {
   const stem = shown.name.replace(/\.[^.]*$/, "") || "caption";
-  const response = await request(`v1/overlays?${shown.query}&format=${format}`, {
-    method: "POST",
-    body: toFormData(shown.name, shown.blob),
-  });
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(await response.blob());
-  link.download = `${stem}.${format}`;
+  const response = await postImage(`v1/overlays?${shown.queries[0]}&format=${format}`, shown);
+  const link = createElement("a", { href: URL.createObjectURL(await response.blob()), download: `${stem}.${format}` });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
 function handleFiles(files) {
   if (!files.length) return showError(new UserError("No file received. Save the image first, or copy and paste it."));
-  const [file] = files;
-  return caption(file.name || "image", file);
+  return captionPhotos(Array.from(files, (file) => ({ name: file.name || "image", blob: file })));
 }
 
-function createExample(name) {
-  const button = document.createElement("button");
-  const image = document.createElement("img");
-  button.type = "button";
-  image.src = `examples/${name}`;
-  image.alt = name.replace(/\.\w+$/, "");
-  button.append(image);
+function createSample({ name, title }) {
+  const image = createElement("img", { src: `samples/${name}`, alt: title, loading: "lazy" });
+  const button = createElement("button", { type: "button", title }, image);
   button.addEventListener("click", async () => {
-    const response = await request(`examples/${name}`).catch(showError);
-    if (response) await caption(name, await response.blob());
+    const response = await request(`samples/${name}`).catch(showError);
+    if (response) await captionPhotos([{ name, blob: await response.blob() }]);
   });
   return button;
 }
 
 function bindEvents() {
-  byId("file").addEventListener("change", (event) => {
-    if (event.target.files.length) handleFiles(event.target.files);
-    event.target.value = ""; // allows choosing the same file again
-  });
+  for (const input of [byId("file"), byId("snapshot-file")]) {
+    input.addEventListener("change", () => {
+      if (input.files.length) handleFiles(input.files);
+      input.value = ""; // allows choosing the same file again
+    });
+  }
   bindDropAndPaste();
-  form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("input", ({ target: changed }) => {
-    if (changed === form.elements.model) applyModelDefaults();
-    clampNumCaptions(changed);
-    updateVisibility();
-    clearTimeout(debounceTimer);
-    if (requestedImage) debounceTimer = setTimeout(() => caption(requestedImage.name, requestedImage.blob), DEBOUNCE_MS);
+  byId("occlude").addEventListener("click", () => {
+    setOcclusion(byId("occlude").getAttribute("aria-pressed") !== "true");
+    document.querySelector(".occlusion-layer")?.focus();
   });
-  for (const button of byId("save").querySelectorAll("button")) {
+  byId("restore").addEventListener("click", () => captionPhotos([shown.original]));
+  byId("live").addEventListener("click", async () => {
+    pending?.abort();
+    showStatus("");
+    byId("result").hidden = true;
+    document.querySelector("main").classList.remove("empty");
+    await camera.start().catch(showError);
+    byId("camera").scrollIntoView({ block: "start" });
+  });
+  for (const button of document.querySelectorAll("[data-format]")) {
     button.addEventListener("click", () => save(button.dataset.format).catch(showError));
   }
+  byId("limits-button").addEventListener("click", () => byId("limits").showModal());
 }
 
 function bindDropAndPaste() {
@@ -216,17 +188,38 @@ function bindDropAndPaste() {
   });
 }
 
+function captionAgain() {
+  clearTimeout(debounceTimer);
+  if (requested) debounceTimer = setTimeout(() => captionPhotos([requested]), DEBOUNCE_MS);
+}
+
+function endCamera() {
+  byId("result").hidden = !shown;
+  document.querySelector("main").classList.toggle("empty", !shown);
+}
+
+function getCameraQuery() {
+  const [query] = controls.queries;
+  query.set("num_return_sequences", 1);
+  return query;
+}
+
 async function init() {
   const settings = await (await request("v1/models")).json();
-  ({ models, limits } = settings);
-  form.elements.model.append(...models.map(({ name, attention }) => new Option(`${name} (${attention})`, name)));
-  applyParameters(settings.parameters);
-  applyModelDefaults();
-  updateVisibility();
+  ({ limits } = settings);
+  byId("limits-list").append(...[
+    `${limits.max_request_mb} MB per photo`, `${limits.max_image_megapixels} megapixels`,
+    `${limits.max_images} photos per request of the API`,
+  ].map((text) => createElement("li", {}, text)));
+  controls = new Controls(byId("form"), byId("compare"), settings, captionAgain);
+  camera = new Camera(byId("camera"), {
+    getQuery: getCameraQuery, onPhoto: (file) => handleFiles([file]), onEnd: endCamera,
+  });
+  byId("live").hidden = !hasCamera();
   bindEvents();
-  const examples = await (await request("examples")).json();
-  byId("examples").append(...examples.map(createExample));
-  byId("examples").hidden = !examples.length;
+  const samples = await (await request("samples")).json();
+  byId("samples").querySelector(".thumbnails").append(...samples.map(createSample));
+  document.documentElement.dataset.ready = "true";
 }
 
 init().catch(showError);
