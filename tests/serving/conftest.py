@@ -20,6 +20,7 @@ from captioning.serving.app import create_app
 from captioning.serving.batching import DynamicBatcher
 from captioning.serving.uploads import Limits
 from tests.conftest import make_captioner
+from tests.serving.browser import send_files, wait_for_captions
 
 CAPTIONS_URL = "/v1/captions"
 LIMITS = Limits(max_request_mb=3, max_image_megapixels=2, max_images=4, timeout_seconds=5)
@@ -63,6 +64,21 @@ def live_server(captioners: dict[str, Captioner]) -> Iterator[LiveServer]:
 def images(drawn: Path) -> list[bytes]:
     """Encoded synthetic images whose captions differ."""
     return [path.read_bytes() for path in sorted((drawn / "images").iterdir())[:20]]
+
+
+@pytest.fixture
+def page(browser_page: Any, live_server: LiveServer) -> Any:
+    browser_page.set_default_timeout(60_000)
+    browser_page.emulate_media(reduced_motion="reduce")
+    browser_page.goto(live_server.url)
+    browser_page.wait_for_selector("html[data-ready]")
+    return browser_page
+
+
+@pytest.fixture
+def captioned(page: Any, images: list[bytes]) -> Any:
+    wait_for_captions(page, lambda: send_files(page, ("scene.jpg", images[0])))
+    return page
 
 
 def encode(image: Image.Image, file_format: str = "PNG", **options: Any) -> bytes:

@@ -1,8 +1,6 @@
 """The page in Chromium with a running server."""
 
-import base64
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,63 +9,11 @@ import pytest
 from PIL import Image
 
 from captioning import Captioner
+from tests.serving.browser import CANVAS, caption_text, send_files, sentence_case, set_range, wait_for_captions
 from tests.serving.conftest import LiveServer, encode
 
 api = pytest.importorskip("playwright.sync_api", reason="requires playwright: pip install playwright")
 api.expect.set_options(timeout=60_000)
-
-# Playwright cannot drop or paste files, so a script dispatches these events.
-DISPATCH_FILES = """([entries, type]) => {
-    const files = new DataTransfer();
-    for (const [name, content] of entries) {
-        const bytes = Uint8Array.from(atob(content), (character) => character.charCodeAt());
-        files.items.add(new File([bytes], name, { type: name.endsWith(".jpg") ? "image/jpeg" : "" }));
-    }
-    const event = type === "paste" ? new ClipboardEvent(type, { clipboardData: files, bubbles: true })
-        : new DragEvent(type, { dataTransfer: files, bubbles: true, cancelable: true });
-    document.body.dispatchEvent(event);
-}"""
-CANVAS = "document.querySelector('canvas').toDataURL()"
-
-
-def send_files(page: Any, *files: tuple[str, bytes], event_type: str = "drop") -> None:
-    page.evaluate(DISPATCH_FILES, [[[name, base64.b64encode(content).decode()] for name, content in files], event_type])
-
-
-def caption_text(page: Any, pane: int = 0) -> str:
-    words = page.locator(".viewer-words").nth(pane).locator(".viewer-word").all_inner_texts()
-    return " ".join(words)
-
-
-def sentence_case(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def wait_for_captions(page: Any, action: Callable[[], object]) -> None:
-    """Perform an action and wait until its captions are shown."""
-    with page.expect_response("**/v1/captions?*"):
-        action()
-    page.wait_for_selector("#status.visually-hidden", state="attached")
-
-
-def set_range(page: Any, name: str, value: float) -> None:
-    script = "(field, value) => { field.value = value; field.dispatchEvent(new Event('input', { bubbles: true })); }"
-    page.locator(f"[name={name}]").evaluate(script, value)
-
-
-@pytest.fixture
-def page(browser_page: Any, live_server: LiveServer) -> Any:
-    browser_page.set_default_timeout(60_000)
-    browser_page.emulate_media(reduced_motion="reduce")
-    browser_page.goto(live_server.url)
-    browser_page.wait_for_selector("html[data-ready]")
-    return browser_page
-
-
-@pytest.fixture
-def captioned(page: Any, images: list[bytes]) -> Any:
-    wait_for_captions(page, lambda: send_files(page, ("scene.jpg", images[0])))
-    return page
 
 
 def test_drop_an_image_and_hover_a_word(page: Any, captioners: dict[str, Captioner], images: list[bytes]) -> None:
@@ -276,81 +222,3 @@ def test_newest_image_is_shown(captioned: Any, captioners: dict[str, Captioner],
     captioned.wait_for_selector(".viewer-tab")
     expected = captioners["soft"].with_options(num_beams=2, num_return_sequences=2)(images[other])
     assert caption_text(captioned) == sentence_case(expected.text)
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(320, "dark"), (1280, "light")])
-def test_nothing_overlaps_or_overflows(captioned: Any, width: int, scheme: str) -> None:
-    page = captioned
-    page.emulate_media(color_scheme=scheme)
-    page.set_viewport_size({"width": width, "height": 700})
-    page.locator("#settings").evaluate("details => (details.open = true)")
-    page.check("[name=do_sample][value=true]")
-    set_range(page, "num_return_sequences", 3)
-    api.expect(page.locator(".viewer-tab")).to_have_count(3)
-    send_files(page, (f"{'long-' * 15}name.jpg", b"text"), ("scene.jpg", b"text"))
-    page.wait_for_selector("#error:not(:empty)")
-    page.locator("#result").evaluate("result => (result.hidden = false)")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    selectors = (
-        "#drop, .thumbnails button, summary, #form > label, fieldset, #error, .viewer-image, .viewer-word, "
-        ".viewer-play, .viewer-tab, #actions button, .viewer-tools label, nav > *"
-    )
-    boxes = [box for element in page.locator(selectors).all() if (box := element.bounding_box())]
-    assert len(boxes) > 20
-    for index, box in enumerate(boxes):
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= width
-        for other in boxes[:index]:
-            separate_x = other["x"] + other["width"] <= box["x"] + 1 or box["x"] + box["width"] <= other["x"] + 1
-            separate_y = other["y"] + other["height"] <= box["y"] + 1 or box["y"] + box["height"] <= other["y"] + 1
-            assert separate_x or separate_y, (box, other)
-    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (int(color.removeprefix("rgb(").split(",")[0]) < 128) == (scheme == "dark")
-
-
-def test_phone(live_server: LiveServer, browser: Any, images: list[bytes]) -> None:
-    """Options stay collapsed, the result scrolls into view, and the text mentions neither dropping nor arrow keys."""
-    context = browser.new_context(viewport={"width": 390, "height": 700}, has_touch=True, is_mobile=True)
-    page = context.new_page()
-    page.goto(live_server.url)
-    page.wait_for_selector("html[data-ready]")
-    assert page.get_by_text("Take a photo").is_visible()
-    page.evaluate("scrollTo(0, 300)")
-    wait_for_captions(page, lambda: send_files(page, ("scene.jpg", images[0])))
-    assert not page.locator("#settings").evaluate("details => details.open")
-    assert page.evaluate("Math.abs(document.querySelector('#result').getBoundingClientRect().top) < 60")
-    text = page.locator("body").inner_text().lower()
-    assert "tap a word" in text
-    assert "drop" not in text
-    assert "arrow" not in text
-    page.locator(".viewer-word >> nth=1").tap()
-    assert page.locator(".viewer-current").count() == 1
-    context.close()
-
-
-def test_all_controls_are_reachable_by_keyboard(captioned: Any) -> None:
-    page, reached = captioned, set()
-    page.evaluate("document.activeElement.blur()")
-    for _ in range(30):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.id || document.activeElement.className"))
-    assert {"file", "occlude", "compare", "viewer-play", "limits-button", "live"} <= reached
-    unnamed = page.evaluate(
-        """[...document.querySelectorAll("button, input, select")].filter((element) => !(element.labels?.length
-            || element.innerText.trim() || element.ariaLabel || element.querySelector("img[alt]"))).length"""
-    )
-    assert unnamed == 0
-    page.locator(".viewer-word >> nth=0").focus()
-    before = page.evaluate(CANVAS)
-    page.keyboard.press("ArrowRight")
-    assert page.evaluate("document.activeElement.className").startswith("viewer-word")
-    assert page.evaluate(CANVAS) != before
-
-
-def test_documentation_of_the_api(browser_page: Any, live_server: LiveServer) -> None:
-    browser_page.goto(f"{live_server.url}/docs")
-    browser_page.get_by_role("heading", name="POST /v1/captions").wait_for()
-    text = browser_page.locator("main").inner_text()
-    assert f"curl --form images=@photo.jpg '{live_server.url}/v1/captions'" in text
-    assert "top_p" in text
-    assert "number > 0 ≤ 1" in text

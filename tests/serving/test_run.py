@@ -94,8 +94,9 @@ def test_command_serves_until_interrupted(
     assert "choose another --host or --port" in line
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
-    (log_line,) = process.stderr.read().splitlines()
+    log_line, last_line = process.stderr.read().splitlines()
     assert re.fullmatch(r"[\d-]+ [\d:,]+ 127\.0\.0\.1 POST /v1/captions 200 \d+\.\d{3} s", log_line)
+    assert last_line == "captioning: interrupted"
 
 
 @pytest.mark.parametrize(
