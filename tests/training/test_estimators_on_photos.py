@@ -8,8 +8,6 @@ import pytest
 from benchmarks import estimators_on_photos
 from tests.training.conftest import Fit
 
-pytest_plugins = ["tests.training.conftest"]
-
 
 @pytest.mark.slow
 def test_estimators_on_photos(fit: Fit, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
