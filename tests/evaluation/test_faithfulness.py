@@ -111,9 +111,11 @@ def generate_fixed_captions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stub_captioner(map_shift: int = 0, caption: list[int] = CAPTION) -> SimpleNamespace:
+    encoder, decoder = CellMeanEncoder(), OneCellDecoder(map_shift)
     return SimpleNamespace(
-        encoder=CellMeanEncoder(),
-        decoder=OneCellDecoder(map_shift),
+        encoder=encoder,
+        decoder=decoder,
+        single_model=lambda: (encoder, decoder),
         vocabulary=VOCABULARY,
         generation=FixedCaption(caption),
         attention_mode=None,
