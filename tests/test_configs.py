@@ -8,14 +8,17 @@ import yaml
 
 from captioning.captioner import Captioner
 from captioning.cli.main import main
-from tests.conftest import REPOSITORY
+from captioning.datasets.synthetic import shapes
+from captioning.models.pretrained import list_pretrained
+from tests.conftest import REPOSITORY, make_captioner
 
 SMALL = ["--model.decoder.embedding_size", "32", "--model.decoder.hidden_size", "32"]
 # torchvision's weights are a download
 NO_DOWNLOAD = {"xu2015": ["--model.encoder.weights", "random", "--model.encoder.image_size", "32"]}
+FASTER = {"photos": ["--model.encoder.image_size", "64"]}
 ONE_BATCH = [
     *("--trainer.max_epochs", "1", "--trainer.limit_train_batches", "1", "--trainer.check_val_every_n_epoch", "1"),
-    *("--trainer.enable_progress_bar", "false"),
+    *("--trainer.val_check_interval", "1.0", "--trainer.enable_progress_bar", "false"),
 ]
 RECIPES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.yaml") if not path.stem.startswith("shapes"))
 
@@ -33,13 +36,20 @@ def test_recipe_runs(name: str, drawn: Path, tmp_path: Path, monkeypatch: pytest
     settings = yaml.safe_load((REPOSITORY / "configs" / f"{name}.yaml").read_text())
     data_dir = tmp_path / "data-sets"
     data_dir.mkdir()
-    for root in data_roots(settings):
-        (data_dir / root).symlink_to(drawn)
+    for number, root in enumerate(data_roots(settings)):
+        if number == 0:
+            (data_dir / root).symlink_to(drawn)
+        else:  # other images
+            shapes.generate_dataset(data_dir / root, num_images=30, seed=10 + number)
     monkeypatch.setenv("CAPTIONING_DATA_DIR", str(data_dir))
     monkeypatch.chdir(tmp_path)
     arguments = ["--config", str(REPOSITORY / "configs" / f"{name}.yaml"), *ONE_BATCH]
     if settings["model"].get("init_from") is None:
-        arguments += [*SMALL, *NO_DOWNLOAD.get(name.partition("-")[0], [])]
+        family = name.partition("-")[0]
+        arguments += [*SMALL, *NO_DOWNLOAD.get(family, []), *FASTER.get(family, [])]
+    elif settings["model"]["init_from"] not in list_pretrained():  # the result of another recipe
+        make_captioner().save(tmp_path / "initial.safetensors")
+        arguments += ["--model.init_from", str(tmp_path / "initial.safetensors"), "--model.encoder.frozen", "true"]
     main(["fit", *arguments])
     captioner = Captioner.from_pretrained(tmp_path / "runs" / name / "version_0" / "checkpoints" / "best.safetensors")
     for setting, value in settings["model"].get("generation", {}).items():

@@ -1,24 +1,32 @@
-"""``captioning inspect-data``: a summary of a data set."""
+"""``captioning inspect-data``: a summary of one or several data sets."""
 
 import argparse
 import sys
 from pathlib import Path
 
 DESCRIPTION = (
-    "Summarize a data set in any layout of data/README.md: images, captions, splits, caption lengths, vocabulary "
-    "coverage, and images that cannot be opened."
+    "Summarize one or several data sets in any layout of data/README.md: images, captions, splits, caption lengths, "
+    "vocabulary coverage, and images that cannot be opened."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, metavar="PATH", help="its directory, or a CSV, TSV or JSONL caption file")
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="its directory, or a CSV, TSV or JSONL caption file"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
-    from captioning import datasets
+    from captioning.datasets.mixture import DatasetConfig, load_mixture
     from captioning.datasets.summary import find_unreadable_images, summarize
 
-    records = datasets.load_records(datasets.resolve_root(options.path))
+    configs = [DatasetConfig(path) for path in options.paths]
+    records = load_mixture(configs)
+    if len(configs) > 1:
+        for config in configs:
+            own = [record for record in records if record.dataset == config.label]
+            print(f"{config.label}\n{summarize(own)}\n", flush=True)
+        print("all data sets")
     print(summarize(records), flush=True)
     errors = find_unreadable_images(records)
     for error in errors:

@@ -1,5 +1,6 @@
 """Nearest neighbors of training images, for the neighbor reward of self-critical training."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,4 +54,22 @@ def nearest_neighbors(mean_features: Tensor, k: int) -> list[list[int]]:
         similarities = directions[start : start + _CHUNK_SIZE] @ directions.T  # (chunk, N)
         similarities.diagonal(start).fill_(-torch.inf)  # the image itself
         neighbors += similarities.topk(k).indices.tolist()
+    return neighbors
+
+
+def nearest_neighbors_within(mean_features: Tensor, groups: Sequence[str], k: int) -> list[list[int]]:
+    """The nearest neighbors of each image in its own group.
+
+    References of another data set would reward the style of its captions.
+
+    Args:
+        mean_features: (N, D), float32.
+        groups: N names of the data sets.
+        k: number of neighbors.
+    """
+    neighbors: list[list[int]] = [[] for _ in groups]
+    for group in dict.fromkeys(groups):
+        indices = [index for index, name in enumerate(groups) if name == group]
+        for index, nearest in zip(indices, nearest_neighbors(mean_features[indices], k), strict=True):
+            neighbors[index] = [indices[neighbor] for neighbor in nearest]
     return neighbors

@@ -9,7 +9,7 @@ from captioning.datasets.record import Record
 from captioning.evaluation.metrics import CiderD
 from captioning.generation import Hypothesis
 from captioning.objectives.base import TrainData
-from captioning.objectives.neighbors import NeighborReward, nearest_neighbors
+from captioning.objectives.neighbors import NeighborReward, nearest_neighbors_within
 from captioning.preprocessing.tokenizer import tokenize
 from captioning.preprocessing.vocabulary import Vocabulary
 
@@ -57,7 +57,7 @@ def build_reward(data: TrainData, vocabulary: Vocabulary, neighbors: NeighborRew
     """The reward of a run on this training data."""
     if neighbors is None:
         return CiderReward(data.records, vocabulary)
-    table = nearest_neighbors(data.mean_features(), neighbors.k)
+    table = nearest_neighbors_within(data.mean_features(), [record.dataset for record in data.records], neighbors.k)
     return CiderReward(data.records, vocabulary, table, neighbors.weight)
 
 

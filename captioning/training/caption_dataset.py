@@ -90,8 +90,8 @@ class CaptionDataset(Dataset[Batch]):
 
     def __getitems__(self, keys: Sequence[SampleKey]) -> Batch:
         """Load a batch."""
-        keys = sorted(keys, key=lambda key: len(self.captions[key.image_index][0]), reverse=True)
-        token_ids, lengths = pad_captions([self.captions[key.image_index] for key in keys])
+        keys = sorted(keys, key=lambda key: len(self._captions(key)[0]), reverse=True)
+        token_ids, lengths = pad_captions([self._captions(key) for key in keys])
         records = [self.records[key.image_index] for key in keys]
         if self.cache is None:
             pixels = torch.stack([self._load_pixels(key.image_index) for key in keys])
@@ -100,6 +100,10 @@ class CaptionDataset(Dataset[Batch]):
         features = self.cache.load([self.cache.row(content_hash, view_key) for content_hash, view_key in named])
         views = [view_key.locate(content_hash) for content_hash, view_key in named]
         return Batch(None, features, self.num_tail_blocks, token_ids, lengths, records, views)
+
+    def _captions(self, key: SampleKey) -> list[list[int]]:
+        captions = self.captions[key.image_index]
+        return captions if key.captions is None else [captions[index] for index in key.captions]
 
     def _load_pixels(self, index: int) -> Tensor:
         if self._pixels is not None and index in self._pixels:

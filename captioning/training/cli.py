@@ -22,6 +22,7 @@ from captioning.training.datamodule import CaptionDataModule
 from captioning.training.initialization import load_initial_weights
 from captioning.training.module import CaptioningModule
 from captioning.training.run_directory import continue_in_run_directory, keep_metrics, resume_advice, run_directory
+from captioning.training.validation import format_metrics
 from captioning.utils.errors import CaptioningError
 from captioning.utils.threads import THREADS_HELP
 
@@ -97,6 +98,17 @@ class CaptioningCLI(LightningCLI):
             print(f"model file: {model_file_path(best)}")
             print(f"try it: captioning caption IMAGE --model {model_file_path(best)} --overlay-dir DIR")
             print(f"curves: captioning plot {best.parent.parent}")
+
+    def after_validate(self) -> None:
+        self._print_metrics("val")
+
+    def after_test(self) -> None:
+        self._print_metrics("test")
+
+    def _print_metrics(self, stage: str) -> None:
+        if self.trainer.is_global_zero and len(self.datamodule.datasets) > 1:
+            values = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+            print(format_metrics(values, stage))
 
     def after_predict(self) -> None:
         writer = self._command_config(self.config_init)["predictions"]

@@ -1,5 +1,6 @@
 """Messages of the config parser in one line: the setting, what was expected, and what to do next."""
 
+import dataclasses
 import difflib
 import itertools
 import re
@@ -9,6 +10,7 @@ from typing import NoReturn
 from pytorch_lightning.cli import LightningArgumentParser
 
 from captioning import objectives
+from captioning.datasets.mixture import DatasetConfig
 from captioning.utils.errors import CaptioningError
 
 _TYPE_NAMES = {
@@ -45,6 +47,9 @@ def explain(message: str, arguments: Sequence[str], parser: LightningArgumentPar
     rejected = re.search(r"Option '([\w.]+)' is not accepted", message)
     if key:
         setting = f"{_source(arguments, key[1])}{key[1]}"
+        if rejected and key[1].startswith("data.root"):
+            names = ", ".join(field.name for field in dataclasses.fields(DatasetConfig))
+            return f"{setting} has no setting '{rejected[1]}'; choose from {names}"
         if rejected:
             command = f"captioning {arguments[0]} --{key[1]}.help CLASS"
             return f"{setting} has no setting '{rejected[1]}'; '{command}' lists its settings"

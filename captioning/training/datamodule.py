@@ -1,6 +1,7 @@
 """LightningDataModule: records of a data set, the vocabulary, feature caches and data loaders."""
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
-from captioning import datasets
+from captioning.datasets import resolve_root
 from captioning.datasets.batch import Batch
+from captioning.datasets.mixture import DatasetConfig, load_mixture
 from captioning.datasets.record import Record
 from captioning.datasets.synthetic import shapes
 from captioning.datasets.view import ViewKey, train_view_keys
@@ -21,6 +23,7 @@ from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.training.callbacks import num_finetuned_blocks
 from captioning.training.caption_dataset import CaptionDataset, allowed_views
 from captioning.training.feature_cache import FeatureCache, open_or_build
+from captioning.training.pca_fitting import ensure_pca_fitted
 from captioning.training.sampler import LengthGroupedBatchSampler
 from captioning.utils.errors import CaptioningError
 
@@ -59,7 +62,9 @@ class CaptionDataModule(pl.LightningDataModule):
     """A data set of captioned images.
 
     Args:
-        root: directory in any layout of data/README.md, or its name below ``$CAPTIONING_DATA_DIR``.
+        root: directory in any layout of data/README.md, or its name below ``$CAPTIONING_DATA_DIR``. For several data
+            sets a list of directories, or of mappings with ``root`` and optionally ``name``, ``weight`` (times that
+            each training image is used per epoch) and ``held_out_boxes``.
         num_scenes: generate this number of synthetic scenes in ``root`` if it does not exist; 0 for existing data.
         seed: random seed of synthetic scenes and of the training order.
         batch_size: images per batch, each with all its captions.
@@ -75,12 +80,15 @@ class CaptionDataModule(pl.LightningDataModule):
             cache.
         num_crops: number of random crops per image, of 60 to 100 % of its width and height, to train on as well. With
             hflip every second crop is flipped. Each time, one view of an image is drawn; requires the feature cache.
+        captions_per_image: maximum number of captions of an image per epoch, drawn anew in each; null for all. Each
+            caption has the same weight in the loss, so an image with five captions counts five times as much as an
+            image with one; 1 gives all images the same weight.
         num_workers: number of processes that load images.
     """
 
     def __init__(
         self,
-        root: Path,
+        root: list[DatasetConfig | Path] | Path,
         num_scenes: int = 0,
         seed: int = 0,
         batch_size: int = 32,
@@ -93,6 +101,7 @@ class CaptionDataModule(pl.LightningDataModule):
         feature_cache_dir: Path | None = Path("data/features"),
         hflip: bool = False,
         num_crops: int = 0,
+        captions_per_image: int | None = None,
         num_workers: int = 0,
     ) -> None:
         super().__init__()
@@ -101,9 +110,10 @@ class CaptionDataModule(pl.LightningDataModule):
             ("bucket_batches", bucket_batches, 1),
             ("num_scenes", num_scenes, 0),
             ("num_crops", num_crops, 0),
+            ("captions_per_image", captions_per_image, 1),
             ("num_workers", num_workers, 0),
         ):
-            if value < minimum:
+            if value is not None and value < minimum:
                 raise CaptioningError(f"data.{name} must be >= {minimum}, got {value}")
         if max_vocab_size is not None and max_vocab_size <= len(Vocabulary.SPECIAL_TOKENS):
             raise CaptioningError(
@@ -112,7 +122,12 @@ class CaptionDataModule(pl.LightningDataModule):
             )
         if extend_vocabulary and init_from is None:
             raise CaptioningError("data.extend_vocabulary has no effect without model.init_from")
-        self.root = datasets.resolve_root(Path(root))
+        roots = root if isinstance(root, list) else [root]
+        self.datasets = [item if isinstance(item, DatasetConfig) else DatasetConfig(Path(item)) for item in roots]
+        if not self.datasets:
+            raise CaptioningError("data.root is an empty list; give at least one data set")
+        if num_scenes and len(self.datasets) > 1:
+            raise CaptioningError("data.num_scenes requires a single data.root; generate scenes with make-shapes first")
         self.num_scenes = num_scenes
         self.seed = seed
         self.batch_size = batch_size
@@ -125,13 +140,14 @@ class CaptionDataModule(pl.LightningDataModule):
         self.feature_cache_dir = feature_cache_dir
         self.hflip = hflip
         self.num_crops = num_crops
+        self.captions_per_image = captions_per_image
         self.num_workers = num_workers
 
     @functools.cached_property
     def records(self) -> list[Record]:
         if self.num_scenes:
-            shapes.ensure_dataset(self.root, self.num_scenes, self.seed)
-        return datasets.load_records(self.root)
+            shapes.ensure_dataset(resolve_root(self.datasets[0].root), self.num_scenes, self.seed)
+        return load_mixture(self.datasets)
 
     @functools.cached_property
     def vocabulary(self) -> list[str]:
@@ -165,8 +181,16 @@ class CaptionDataModule(pl.LightningDataModule):
                     raise CaptioningError(
                         f"data.{name} requires the feature cache: set model.encoder.frozen and data.feature_cache_dir"
                     )
+            if encoder.pca is not None and not encoder.pca.is_fitted:
+                raise CaptioningError(
+                    "model.encoder.pca_components requires the feature cache, or model.init_from with a projection: "
+                    "set model.encoder.frozen and data.feature_cache_dir"
+                )
             return None
         encoder.to(device)
+        if encoder.pca is not None:
+            train_images = [record.image_path for record in self._split("train")]
+            ensure_pca_fitted(encoder, train_images, self.feature_cache_dir, device)
         extractor = encoder if num_blocks is None else encoder.frozen_trunk(num_blocks)
         images = []
         for record in self._split(*splits):
@@ -192,8 +216,14 @@ class CaptionDataModule(pl.LightningDataModule):
     def _split(self, *names: str) -> list[Record]:
         records = [record for record in self.records if record.split in names]
         if not records:
-            raise CaptioningError(f"{self.root}: no images in split '{' or '.join(names)}'; see data/README.md")
+            roots = ", ".join(str(config.root) for config in self.datasets)
+            raise CaptioningError(f"{roots}: no images in split '{' or '.join(names)}'; see data/README.md")
         return records
+
+    def _weights(self, records: Sequence[Record]) -> list[tuple[int, float]]:
+        """Number of records and weight of each data set, in the order of the records."""
+        counts = Counter(record.dataset for record in records)
+        return [(counts[config.label], config.weight) for config in self.datasets]
 
     def _loader(self, split: str, seed: int | None = None) -> ResumableDataLoader:
         assert self.trainer is not None
@@ -216,6 +246,8 @@ class CaptionDataModule(pl.LightningDataModule):
             self.trainer.global_rank,
             self.trainer.world_size,
             dataset.allowed_views() if is_training else None,
+            self._weights(dataset.records) if is_training else None,
+            self.captions_per_image if is_training else None,
         )
         return ResumableDataLoader(
             dataset,

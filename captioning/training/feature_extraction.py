@@ -11,6 +11,7 @@ from torch import Tensor
 
 from captioning.datasets.view import MIN_CROP_SCALE, ViewKey
 from captioning.models.encoder import FeatureExtractor
+from captioning.models.engine import inference_engine
 from captioning.preprocessing.image import ImageTransform, open_image
 
 
@@ -33,10 +34,10 @@ def extract_features(
         device: device of the extractor.
         batch_size: minimum number of views in a batch but the last; an image is decoded once for all its views.
     """
-    extractor = extractor.for_inference()
+    extract = inference_engine(extractor)
     for batch, pixels in _prefetch(_split_batches(images, batch_size), extractor.transform):
         with torch.inference_mode():
-            yield batch, extractor(pixels.to(device)).to("cpu", torch.float16).contiguous()
+            yield batch, extract(pixels.to(device)).to("cpu", torch.float16).contiguous()
 
 
 def _split_batches(images: Sequence[ImageViews], batch_size: int) -> list[list[ImageViews]]:

@@ -94,10 +94,10 @@ class CaptioningModule(pl.LightningModule):
         return StepContext(self.device, self.attention_mode, progress, should_log)
 
     def validation_step(self, batch: Batch) -> None:
-        self._evaluate(batch, "val")
+        self._predictions += evaluate(self, batch, self._encode(batch))
 
     def test_step(self, batch: Batch) -> None:
-        self._evaluate(batch, "test")
+        self._predictions += evaluate(self, batch, self._encode(batch))
 
     def on_validation_epoch_end(self) -> None:
         self._log_metrics("val")
@@ -109,11 +109,6 @@ class CaptioningModule(pl.LightningModule):
         """Return (image path, caption) of each image."""
         predictions = predict(self, batch, self._encode(batch))
         return [(str(prediction.record.image_path), " ".join(prediction.words)) for prediction in predictions]
-
-    def _evaluate(self, batch: Batch, stage: str) -> None:
-        nll, predictions = evaluate(self, batch, self._encode(batch))
-        self.log(f"{stage}/nll", nll, batch_size=batch.num_captions, sync_dist=True)
-        self._predictions += predictions
 
     def _log_metrics(self, stage: str) -> None:
         metrics = compute_metrics(self._predictions, self.trainer)

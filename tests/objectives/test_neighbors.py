@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from captioning.objectives import NeighborReward, neighbors
-from captioning.objectives.neighbors import nearest_neighbors
+from captioning.objectives.neighbors import nearest_neighbors, nearest_neighbors_within
 from captioning.objectives.rewards import CiderReward
 from captioning.utils.errors import CaptioningError
 from tests.objectives.test_self_critical import RECORDS, VOCABULARY, make_hypothesis
@@ -35,3 +35,12 @@ def test_invalid_settings() -> None:
     for weight in (0.0, 1.5):
         with pytest.raises(CaptioningError, match=r"neighbors.weight is .*: must be greater than 0 and at most 1"):
             NeighborReward(weight=weight)
+
+
+def test_neighbors_are_images_of_the_same_data_set() -> None:
+    features = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    groups = ["coco", "flickr8k", "coco"] * 10
+    for index, nearest in enumerate(nearest_neighbors_within(features, groups, 3)):
+        assert len(set(nearest) - {index}) == 3
+        assert {groups[neighbor] for neighbor in nearest} == {groups[index]}
+    assert nearest_neighbors_within(features, ["coco"] * 30, 3) == nearest_neighbors(features, 3)
