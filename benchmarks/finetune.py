@@ -41,7 +41,8 @@ def captioning(*arguments: str) -> None:
 def validate(model: str, root: Path, output_dir: Path, features: Path) -> float:
     """CIDEr-D of a model on the validation split of a data set."""
     options = ["--model.init_from", model, "--data.root", str(root), "--data.feature_cache_dir", str(features)]
-    logger = ["--trainer.logger", "CSVLogger", "--trainer.logger.save_dir", str(output_dir)]
+    # The vocabulary is that of the model: new words of this data set have no trained embeddings.
+    logger = ["--trainer.logger.init_args.save_dir", str(output_dir), "--data.extend_vocabulary", "false"]
     output = subprocess.run(
         [sys.executable, "-m", "captioning", "validate", "--config", CONFIG, *options, *logger],
         check=True,

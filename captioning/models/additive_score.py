@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 _BLOCK_ELEMENTS = 2**17  # two blocks in float32 fit the level-2 cache of a CPU core
+_MIN_ELEMENTS = 2**13  # of the energies of one image and caption; below, the loop costs more than the memory traffic
 _MAX_EXPONENT = 43.0  # the product of two exponentials is then within the range of float32
 
 
@@ -40,6 +41,8 @@ def additive_score(keys: Tensor, queries: Tensor, weight: Tensor) -> Tensor:
 def _supports_blocks(*tensors: Tensor) -> bool:
     """A GPU has no use for small blocks, and tracing or compiling would unroll the loops."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    if tensors[0][0].numel() < _MIN_ELEMENTS:
         return False
     return all(x.device.type == "cpu" and x.dtype == tensors[0].dtype for x in tensors) and tensors[0].dtype in (
         torch.float32,

@@ -6,6 +6,12 @@ from captioning.models import additive_score as module
 from captioning.models.additive_score import additive_score
 
 
+@pytest.fixture(autouse=True)
+def use_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute the small inputs of the tests in blocks too."""
+    monkeypatch.setattr(module, "_MIN_ELEMENTS", 1)
+
+
 def plain_score(keys: Tensor, queries: Tensor, weight: Tensor) -> Tensor:
     return (keys[:, None] + queries[:, :, None]).tanh() @ weight
 
