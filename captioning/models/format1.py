@@ -1,4 +1,4 @@
-"""Upgrade of model files of format 1 (the bundled models) to format 2: a map of header keys and tensor names.
+"""Upgrade of model files of format 1 (the models of Flickr8k) to format 2: a map of header keys and tensor names.
 
 Format 1 has other names for the settings and layers, keeps generation settings at the top level of the header, and uses
 0 where format 2 uses null.

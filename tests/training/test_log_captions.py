@@ -83,7 +83,7 @@ def test_without_tensorboard_there_is_one_warning(drawn: Path, tmp_path: Path) -
 
 def test_a_missing_image_is_skipped(drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With cached features only this callback opens images; a missing one must not stop the training."""
-    monkeypatch.setattr("captioning.captioner.open_image", lambda *_: raise_missing())
+    monkeypatch.setattr("captioning.preprocessing.preprocessed_image.open_image", lambda *_: raise_missing())
     with pytest.warns(UserWarning, match="LogCaptions skips an image: file not found"):
         train(drawn, tmp_path, LogCaptions(1), encoder={"frozen": True})
 
