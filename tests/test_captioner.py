@@ -292,8 +292,9 @@ def test_the_overlay_shows_the_whole_image(captioner: Captioner, photo: Path) ->
     captioner.encoder.transform = Encoder("tiny", resize_mode="crop").transform
     caption = captioner(photo)  # 120 × 80
     assert caption.crop_box == pytest.approx((1 / 6, 0, 5 / 6, 1))
-    sheet = caption.overlay(panel_width=120)
-    rows = -(-(len(caption.words) + 1) // 6)
-    top = sheet.height - rows * (80 + 30 + 12)
-    first_panel = sheet.crop((12, top, 132, top + 80))
-    np.testing.assert_allclose(np.asarray(first_panel), np.asarray(open_image(photo)), atol=3)
+    sheet = np.asarray(caption.overlay(panel_width=120)).astype(int)
+    image = np.asarray(open_image(photo)).astype(int)[2:-2, 2:-2]  # panels have a border
+    windows = np.lib.stride_tricks.sliding_window_view(sheet, image.shape)[..., 0, :, :, :]
+    differences = abs(windows[..., 40, 60, :] - image[40, 60]).max(-1)  # of one pixel, to find candidates
+    candidates = np.argwhere(differences <= 3)
+    assert any(abs(windows[row, column] - image).max() <= 3 for row, column in candidates)
