@@ -15,6 +15,7 @@ from captioning.datasets.batch import Batch
 from captioning.datasets.boxes import boxes_by_category, crop_boxes, grid_coverage
 from captioning.datasets.categories import phrase_table, word_category
 from captioning.datasets.record import Record
+from captioning.datasets.view import View
 from captioning.models.decoder import DecoderOutput
 from captioning.objectives.base import CaptionModel, OutputTerm
 from captioning.preprocessing.image import Box, read_image_size
@@ -22,7 +23,6 @@ from captioning.utils.errors import CaptioningError
 
 _MIN_MASS = 1e-6  # a smaller attention mass in the boxes has no gradient; log stays finite
 _MIN_VISIBLE = 0.25  # of a box's area; a crop that shows less of an object may not show what the word names
-_WHOLE_IMAGE = Box(0, 0, 1, 1)
 
 
 class BoxSupervision(OutputTerm):
@@ -72,7 +72,7 @@ class BoxSupervision(OutputTerm):
         Returns:
             Masks (B, K + 1, L), where row 0 is zero, and the row of each category of the vocabulary, 0 without boxes.
         """
-        image_boxes = [self._boxes(record) for record in batch.records]
+        image_boxes = [self._boxes(record, view) for record, view in zip(batch.records, batch.views, strict=True)]
         category_ids = self._categories.category_ids
         present = sorted({category for boxes in image_boxes for category in boxes} & category_ids.keys())
         rows = {category: row for row, category in enumerate(present, start=1)}
@@ -86,18 +86,32 @@ class BoxSupervision(OutputTerm):
             mask_rows[category_ids[category]] = row
         return torch.from_numpy(masks).flatten(2), mask_rows
 
-    def _boxes(self, record: Record) -> dict[str, tuple[Box, ...]]:
-        """Boxes of each category in fractions of the encoder's input."""
+    def _boxes(self, record: Record, view: View) -> dict[str, tuple[Box, ...]]:
+        """Boxes of each category in fractions of the encoder's input, which shows a view of the image."""
         if not record.boxes:
             return {}
-        region = _WHOLE_IMAGE
-        if self._transform.resize_mode != "stretch":
-            region = self._transform.crop_box(*read_image_size(record.image_path))
+        region = self._input_region(record, view)
         groups = {
-            category: crop_boxes(boxes, region, min_visible=_MIN_VISIBLE)
+            category: crop_boxes(boxes, region, view.flipped, _MIN_VISIBLE)
             for category, boxes in boxes_by_category(record.boxes).items()
         }
         return {category: boxes for category, boxes in groups.items() if boxes}
+
+    def _input_region(self, record: Record, view: View) -> Box:
+        """The region of the image that the encoder's input covers."""
+        left, top, right, bottom = view.crop_box
+        if self._transform.resize_mode == "stretch":
+            return view.crop_box
+        width, height = read_image_size(record.image_path)
+        view_width, view_height = right - left, bottom - top
+        # The transform is applied to the view, in whose fractions this box is.
+        box = self._transform.crop_box(round(width * view_width), round(height * view_height))
+        return Box(
+            left + box.left * view_width,
+            top + box.top * view_height,
+            left + box.right * view_width,
+            top + box.bottom * view_height,
+        )
 
 
 class TokenCategories(nn.Module):

@@ -143,6 +143,36 @@ def test_no_attention_in_the_box_is_finite() -> None:
     assert make_term(model)(output, batch.features, batch).item() == pytest.approx(-math.log(1e-6), rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("view", "columns"),
+    [
+        (View(), [2]),
+        (View(flipped=True), [1]),
+        (View(crop_box=Box(0.5, 0, 1, 1)), [0, 1]),
+        (View(flipped=True, crop_box=Box(0.5, 0, 1, 1)), [2, 3]),
+        (View(crop_box=Box(0.7, 0, 1, 1)), []),  # contains a fifth of the box
+    ],
+)
+def test_boxes_of_a_view(view: View, columns: list[int]) -> None:
+    model = make_model()
+    batch = dataclasses.replace(make_batch((["a dog"], {"dog": Box(0.5, 0, 0.75, 1)})), views=[view])
+    output = decode(model, batch)
+    loss = make_term(model)(output, batch.features, batch)
+    mass = output.attention_weights[0, 0, 1].view(GRID)[:, columns].sum()
+    torch.testing.assert_close(loss, -mass.log() if columns else torch.zeros(()))
+
+
+def test_boxes_of_a_cropped_view_of_an_image_that_is_not_square(tmp_path: Path) -> None:
+    """The right half of the image is square already; its first quarter is the box."""
+    Image.new("RGB", (200, 100)).save(tmp_path / "a.jpg")
+    model = make_model("crop")
+    batch = make_batch((["a dog"], {"dog": Box(0.5, 0, 0.625, 1)}), paths=(str(tmp_path / "a.jpg"),))
+    batch = dataclasses.replace(batch, views=[View(crop_box=Box(0.5, 0, 1, 1))])
+    output = decode(model, batch)
+    loss = make_term(model)(output, batch.features, batch)
+    torch.testing.assert_close(loss, -output.attention_weights[0, 0, 1].view(GRID)[:, 0].sum().log())
+
+
 def test_boxes_of_a_cropped_image(tmp_path: Path) -> None:
     Image.new("RGB", (200, 100)).save(tmp_path / "a.jpg")
     model = make_model("crop")
