@@ -98,7 +98,7 @@ _PHRASES = {
     "hair drier": "hair drier, hair dryer, hairdryer",
     "toothbrush": "toothbrush, tooth brush",
 }
-# Phrases in the singular whose last word names a category elsewhere; they name none.
+# Phrases in the singular whose last word alone would name a category; the phrases name none.
 _EXCLUDED_PHRASES = "pool table, flower bed, truck bed, chili dog, power plant"
 # Names of PASCAL VOC and of older COCO files that differ from those above.
 _LABEL_ALIASES = {

@@ -19,7 +19,7 @@ let requested = null; // { name, blob, original } that is captioned again when a
 let pending = null; // AbortController of the newest request
 let debounceTimer = 0;
 
-/* Show a status message; visuallyHidden limits it to screen readers, for content that is visible elsewhere. */
+/* Show a status message; visuallyHidden limits it to screen readers, for content that the page shows in another place. */
 function showStatus(message, { visuallyHidden = false } = {}) {
   byId("status").textContent = message;
   byId("status").classList.toggle("visually-hidden", visuallyHidden);
