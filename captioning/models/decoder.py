@@ -7,8 +7,6 @@ Shapes: B images, C captions (or beams) per image, T time steps, L locations, N 
 V vocabulary size, D feature size, H hidden size, E embedding size.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -23,8 +21,9 @@ from captioning.models.attention import (
     SoftAttention,
     build_attention_score,
 )
+from captioning.models.caption_blocks import active_blocks, flatten_tokens
 from captioning.models.decoder_config import DEFAULT_ATTENTION_SIZE, DecoderConfig
-from captioning.models.decoder_output import DecoderOutput, DecoderState, HardAttentionTrace, Memory, StepOutput
+from captioning.models.decoder_output import DecoderOutput, DecoderState, HardAttentionTrace, Memory, StepOutputs
 from captioning.models.feature_mixer import ByteDropout, FeatureMixer, SpatialDropout, drop_locations
 from captioning.preprocessing.vocabulary import Vocabulary
 
@@ -115,7 +114,8 @@ class Decoder(nn.Module):
         """Apply location dropout to encoder features (B, L, D). Returns them unchanged in eval mode.
 
         It regularizes and reduces computation. :meth:`init_state` applies it, so only callers that need the same
-        locations in several passes call it, followed by :func:`eval_mode`.
+        locations in several passes call it, followed by
+        :func:`~captioning.utils.modules.eval_mode`.
         """
         return drop_locations(features, 1 - self.location_dropout) if self.training else features
 
@@ -155,28 +155,26 @@ class Decoder(nn.Module):
         distinct_ids, inverse = input_ids.unique(return_inverse=True)  # a frequent word is projected once
         distinct_embeddings = self.embedding(distinct_ids)
         input_gates = F.embedding(inverse.permute(2, 0, 1), self.input_proj(distinct_embeddings))  # (T, B, C, 4H)
-        steps = self._run_steps(input_gates, state, memory, lengths, attention_fn)
-
-        def stack(field: str) -> Tensor:
-            return torch.stack([getattr(step, field) for step in steps], dim=2)  # (B, C, T, ·)
-
-        hidden, context = stack("hidden"), stack("context")
+        if self.architecture == "luong" and not self.is_hard:
+            steps = self._attend_at_all_steps(input_gates, state, memory, lengths, attention_fn)
+        else:
+            steps = self._run_steps(input_gates, state, memory, lengths, attention_fn)
+        hidden, context = steps.hidden, steps.context
         # Hard attention uses one-hot weights, so its α is computed from the scores.
-        scores = stack("scores") if self.is_hard else None
-        attention_weights = stack("weights") if scores is None else scores.softmax(dim=-1)
-        queries = [stack(field) for field in ("locations", "query_hidden", "query_cell")] if self.is_hard else []
+        attention_weights = steps.weights if steps.scores is None else steps.scores.softmax(dim=-1)
 
         token_mask = torch.arange(num_steps) < lengths[..., None]  # (B, C, T)
         # The index is computed on the CPU, since nonzero() on the GPU synchronizes.
         index = token_mask.flatten().nonzero().squeeze(1).to(token_ids.device)  # (N,)
-        hidden, context = (_flatten_tokens(x, index) for x in (hidden, context))  # (N, ·)
+        hidden, context = (flatten_tokens(x, index) for x in (hidden, context))  # (N, ·)
         embeddings = F.embedding(inverse.flatten()[index], distinct_embeddings)  # (N, E)
         logits = self.output_logits(embeddings, hidden, context)  # (N, V), without padding
         targets = token_ids[..., 1 : num_steps + 1].flatten()[index]  # (N,)
         trace = None
-        if scores is not None:
-            log_probs = _flatten_tokens(scores, index).log_softmax(dim=-1)  # (N, L)
-            locations, *query = (_flatten_tokens(x, index) for x in queries)
+        if steps.scores is not None:
+            log_probs = flatten_tokens(steps.scores, index).log_softmax(dim=-1)  # (N, L)
+            queries = (steps.locations, steps.query_hidden, steps.query_cell)
+            locations, *query = (flatten_tokens(x, index) for x in queries if x is not None)
             token_index = token_mask.nonzero().to(token_ids.device)  # (N, 3)
             trace = HardAttentionTrace(
                 token_index, log_probs, locations.squeeze(1), DecoderState(*query), embeddings, memory.features
@@ -198,28 +196,54 @@ class Decoder(nn.Module):
         memory: Memory,
         lengths: Tensor,
         attention_fn: AttentionFn | None,
-    ) -> list[StepOutput]:
-        """Run the LSTM over projected input embeddings (T, B, C, 4H).
+    ) -> StepOutputs:
+        """Run the LSTM and attention over projected input embeddings (T, B, C, 4H), one step after the other.
 
-        Each step computes only the block of unfinished captions.
+        Each step computes only the block of unfinished captions. Returns tensors (B, C, T, ·).
         """
         num_images, num_captions = lengths.shape
         # unbind() instead of slices: the gradient of each slice is as large as the whole tensor.
         all_gates = input_gates.unbind()  # T × (B, C, 4H)
         state = DecoderState(*(x.expand(-1, num_captions, -1) for x in state))  # (B, C, H)
         steps = []
-        for gates, (images, captions) in zip(all_gates, _active_blocks(lengths), strict=True):
+        for gates, (images, captions) in zip(all_gates, active_blocks(lengths), strict=True):
             if state.hidden.shape[:2] != (images, captions):
                 state = DecoderState(*(x[:images, :captions] for x in state))
                 memory = Memory(*(x[:images] for x in memory))
             previous = state
             state, attention = self.attend_and_step(gates[:images, :captions], previous, memory, attention_fn)
-            query = previous if self.architecture == "show_attend_tell" else state
-            context, weights, scores, locations, _ = attention
-            step = StepOutput(state.hidden, context, weights, scores, locations[..., None], query.hidden, query.cell)
+            outputs = [state.hidden, attention.context, attention.weights]
+            if self.is_hard:
+                query = previous if self.architecture == "show_attend_tell" else state
+                outputs += [attention.scores, attention.locations[..., None], query.hidden, query.cell]
             padding = (0, 0, 0, num_captions - captions, 0, num_images - images)
-            steps.append(StepOutput(*(F.pad(x, padding) for x in step)))
-        return steps
+            steps.append([F.pad(x, padding) for x in outputs])
+        return StepOutputs(*(torch.stack(tensors, dim=2) for tensors in zip(*steps, strict=True)))
+
+    def _attend_at_all_steps(
+        self,
+        input_gates: Tensor,
+        state: DecoderState,
+        memory: Memory,
+        lengths: Tensor,
+        attention_fn: AttentionFn | None,
+    ) -> StepOutputs:
+        """Run the LSTM of the ``luong`` architecture over (T, B, C, 4H), then attend at all steps at once.
+
+        This LSTM does not read the context, so attention needs no loop, which would read and differentiate the
+        features and the keys of each image once per step. Returns tensors (B, C, T, ·).
+        """
+        num_images, num_captions = lengths.shape
+        state = DecoderState(*(x.expand(-1, num_captions, -1) for x in state))  # (B, C, H)
+        states = []
+        for gates, (images, captions) in zip(input_gates.unbind(), active_blocks(lengths), strict=True):
+            state = DecoderState(*(x[:images, :captions] for x in state))
+            state = self._lstm_cell(gates[:images, :captions], state)
+            states.append(F.pad(state.hidden, (0, 0, 0, num_captions - captions, 0, num_images - images)))
+        hidden = torch.stack(states, dim=2)  # (B, C, T, H)
+        attention = self._attend(hidden.flatten(1, 2), memory, attention_fn)
+        context, weights = (x.unflatten(1, hidden.shape[1:3]) for x in attention[:2])  # (B, C, T, ·)
+        return StepOutputs(hidden, context, weights)
 
     def logits_at_locations(self, trace: HardAttentionTrace, locations: Tensor) -> Tensor:
         """Logits of each token if hard attention had attended to other locations at this token only.
@@ -282,34 +306,3 @@ class Decoder(nn.Module):
         i, f, o = sigmoid_gates.sigmoid().chunk(3, dim=-1)
         cell = f * state.cell + i * candidate.tanh()  # eq. 2
         return DecoderState(o * cell.tanh(), cell)  # eq. 3
-
-
-@contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Set a module to eval mode. On exit, also by an exception, every submodule returns to its previous mode."""
-    modes = [(submodule, submodule.training) for submodule in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for submodule, training in modes:
-            submodule.training = training
-
-
-def _flatten_tokens(x: Tensor, index: Tensor) -> Tensor:
-    """(B, C, T, ·) -> (N, ·), the entries at the flat token indices (N,)."""
-    return x.flatten(0, 2)[index]
-
-
-def _active_blocks(lengths: Tensor) -> list[tuple[int, int]]:
-    """For each step, the size (images, captions) of the leading block that contains all unfinished captions.
-
-    The block is correct for any order of the captions, and smallest if images and captions are sorted by decreasing
-    length.
-    """
-    blocks = []
-    for step in range(int(lengths.max())):
-        active = (lengths > step).nonzero()  # (number of unfinished captions, 2)
-        last_image, last_caption = active.max(dim=0).values.tolist()
-        blocks.append((last_image + 1, last_caption + 1))
-    return blocks

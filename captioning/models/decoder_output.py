@@ -23,16 +23,17 @@ class DecoderState(NamedTuple):
     cell: Tensor  # (B, C, H)
 
 
-class StepOutput(NamedTuple):
-    """Results of one time step of teacher forcing, zero-padded to the full batch of B images with C captions."""
+class StepOutputs(NamedTuple):
+    """Results of all time steps of teacher forcing. Values of finished captions are meaningless."""
 
-    hidden: Tensor  # (B, C, H), h_t
-    context: Tensor  # (B, C, D), z_t after the context gate
-    weights: Tensor  # (B, C, L)
-    scores: Tensor  # (B, C, L)
-    locations: Tensor  # (B, C, 1)
-    query_hidden: Tensor  # (B, C, H), the state that attention used as its query
-    query_cell: Tensor  # (B, C, H)
+    hidden: Tensor  # (B, C, T, H), h_t
+    context: Tensor  # (B, C, T, D), z_t after the context gate
+    weights: Tensor  # (B, C, T, L)
+    # The other fields exist for hard attention only.
+    scores: Tensor | None = None  # (B, C, T, L)
+    locations: Tensor | None = None  # (B, C, T, 1)
+    query_hidden: Tensor | None = None  # (B, C, T, H), the state that attention used as its query
+    query_cell: Tensor | None = None  # (B, C, T, H)
 
 
 class HardAttentionTrace(NamedTuple):

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from captioning.datasets.batch import Batch
 from captioning.models.attention import attend_argmax
-from captioning.models.decoder import Decoder, eval_mode
+from captioning.models.decoder import Decoder
+from captioning.utils.modules import eval_mode
 
 _NUM_PROBE_IMAGES = 8
 

@@ -11,7 +11,7 @@ from captioning.datasets.batch import Batch, pad_captions
 from captioning.datasets.record import Record
 from captioning.generation import Hypothesis, greedy_search, mask_special_tokens
 from captioning.models.attention import AttentionFn, attend_sample
-from captioning.models.decoder import Decoder, eval_mode
+from captioning.models.decoder import Decoder
 from captioning.objectives.attention_rollout import attend_sequence
 from captioning.objectives.base import CaptionModel, LossOutput, Objective, StepContext, TrainData, caption_nll
 from captioning.objectives.estimators import leave_one_out_mean
@@ -21,6 +21,7 @@ from captioning.objectives.rollout import Rollout, SampledRollout
 from captioning.objectives.token_cross_entropy import token_cross_entropy
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
+from captioning.utils.modules import eval_mode
 
 
 class ScoredRollouts(NamedTuple):

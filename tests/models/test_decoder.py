@@ -9,12 +9,14 @@ from torch import Tensor
 
 from captioning.models import attention
 from captioning.models.attention import AttentionFn, AttentionOutput, attend_at
-from captioning.models.decoder import Decoder, Memory, _active_blocks, eval_mode
+from captioning.models.caption_blocks import active_blocks
+from captioning.models.decoder import Decoder, Memory
 from captioning.models.feature_mixer import SpatialDropout
 from captioning.objectives.base import caption_nll
 from captioning.objectives.terms import doubly_stochastic_penalty
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
+from captioning.utils.modules import eval_mode
 
 NUM_LOCATIONS, FEATURE_SIZE, HIDDEN_SIZE, VOCABULARY_SIZE = 6, 8, 8, 11
 ARCHITECTURES = ("show_attend_tell", "luong")
@@ -316,7 +318,7 @@ def test_token_mask_selects_the_tokens(attention_type: str) -> None:
 
 
 def test_active_block_shrinks_as_captions_end() -> None:
-    assert _active_blocks(torch.tensor([[4, 2], [1, 1]])) == [(2, 2), (1, 2), (1, 1), (1, 1)]
+    assert active_blocks(torch.tensor([[4, 2], [1, 1]])) == [(2, 2), (1, 2), (1, 1), (1, 1)]
 
 
 def test_dot_score_requires_equal_sizes() -> None:
