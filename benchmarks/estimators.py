@@ -89,7 +89,7 @@ def exact_gradient(
     count = len(sequences)
     token_ids, lengths = (part.repeat_interleave(count, dim=1) for part in (case.token_ids, case.lengths))
     locations = sequences.repeat(case.lengths.shape[1], 1).expand(len(case.features), -1, -1)  # (B, C · Q, T)
-    output = case.decoder(case.features, token_ids, lengths, attend_sequence(locations))
+    output = case.decoder(case.features, token_ids, lengths, attend_sequence(locations, case.decoder))
     rollout = AttentionRollout(output, count, case.decoder)
     log_probs = (rollout.sampled_log_probs * rollout.token_mask).sum(-1)  # (R, Q)
     # A caption that ends early has each of its sequences several times, with different locations after its end.

@@ -49,6 +49,8 @@ class Decoder(nn.Module):
         }
         self.architecture = config.architecture
         self.is_hard = config.attention == "hard"
+        # The LSTM of these architectures does not read the context, so a location affects no word but its own.
+        self.attends_after_lstm = config.architecture == "luong"
         self.hidden_size = hidden_size = config.hidden_size
         self.tie_word_embeddings = config.tie_word_embeddings
         self.word_dropout = config.word_dropout
@@ -138,6 +140,7 @@ class Decoder(nn.Module):
         lengths: Tensor,
         attention_fn: AttentionFn | None = None,
         input_ids: Tensor | None = None,
+        num_samples: int = 1,
     ) -> DecoderOutput:
         """Teacher forcing.
 
@@ -148,17 +151,25 @@ class Decoder(nn.Module):
             attention_fn: attention function; None selects the default of the attention module.
             input_ids: (B, C, T+1), input tokens in place of ``token_ids``, e.g. for scheduled sampling. The targets
                 remain those of ``token_ids``.
+            num_samples: S, number of location sequences that hard attention samples for each caption. The output has
+                C · S captions per image, the samples of a caption next to each other.
         """
         memory, state = self.init_state(features)
         num_steps = int(lengths.max())
         input_ids = self._drop_words((token_ids if input_ids is None else input_ids)[..., :num_steps])
         distinct_ids, inverse = input_ids.unique(return_inverse=True)  # a frequent word is projected once
         distinct_embeddings = self.embedding(distinct_ids)
-        input_gates = F.embedding(inverse.permute(2, 0, 1), self.input_proj(distinct_embeddings))  # (T, B, C, 4H)
-        if self.architecture == "luong" and not self.is_hard:
-            steps = self._attend_at_all_steps(input_gates, state, memory, lengths, attention_fn)
+        projected = self.input_proj(distinct_embeddings)
+        sampled_ids, lengths, sampled_inverse = (
+            ids.repeat_interleave(num_samples, dim=1) for ids in (token_ids, lengths, inverse)
+        )
+        if self.attends_after_lstm:
+            input_gates = F.embedding(inverse.permute(2, 0, 1), projected)  # (T, B, C, 4H)
+            steps = self._attend_at_all_steps(input_gates, state, memory, lengths, attention_fn, num_samples)
         else:
+            input_gates = F.embedding(sampled_inverse.permute(2, 0, 1), projected)  # (T, B, C · S, 4H)
             steps = self._run_steps(input_gates, state, memory, lengths, attention_fn)
+        token_ids, inverse = sampled_ids, sampled_inverse
         hidden, context = steps.hidden, steps.context
         # Hard attention uses one-hot weights, so its α is computed from the scores.
         attention_weights = steps.weights if steps.scores is None else steps.scores.softmax(dim=-1)
@@ -227,23 +238,29 @@ class Decoder(nn.Module):
         memory: Memory,
         lengths: Tensor,
         attention_fn: AttentionFn | None,
+        num_samples: int,
     ) -> StepOutputs:
         """Run the LSTM of the ``luong`` architecture over (T, B, C, 4H), then attend at all steps at once.
 
         This LSTM does not read the context, so attention needs no loop, which would read and differentiate the
-        features and the keys of each image once per step. Returns tensors (B, C, T, ·).
+        features and the keys of each image once per step, and the S samples of a caption share its states. Returns
+        tensors (B, C · S, T, ·).
         """
-        num_images, num_captions = lengths.shape
+        num_captions = lengths.shape[1] // num_samples
         state = DecoderState(*(x.expand(-1, num_captions, -1) for x in state))  # (B, C, H)
         states = []
-        for gates, (images, captions) in zip(input_gates.unbind(), active_blocks(lengths), strict=True):
+        blocks = active_blocks(lengths[:, ::num_samples])
+        for gates, (images, captions) in zip(input_gates.unbind(), blocks, strict=True):
             state = DecoderState(*(x[:images, :captions] for x in state))
             state = self._lstm_cell(gates[:images, :captions], state)
-            states.append(F.pad(state.hidden, (0, 0, 0, num_captions - captions, 0, num_images - images)))
-        hidden = torch.stack(states, dim=2)  # (B, C, T, H)
+            padding = (0, 0, 0, num_captions - captions, 0, len(lengths) - images)
+            states.append([F.pad(x, padding) for x in state])
+        hidden, cell = (torch.stack(x, dim=2).repeat_interleave(num_samples, dim=1) for x in zip(*states, strict=True))
         attention = self._attend(hidden.flatten(1, 2), memory, attention_fn)
-        context, weights = (x.unflatten(1, hidden.shape[1:3]) for x in attention[:2])  # (B, C, T, ·)
-        return StepOutputs(hidden, context, weights)
+        context, weights, scores, locations = (x.unflatten(1, hidden.shape[1:3]) for x in attention[:4])
+        if not self.is_hard:
+            return StepOutputs(hidden, context, weights)
+        return StepOutputs(hidden, context, weights, scores, locations[..., None], hidden, cell)
 
     def logits_at_locations(self, trace: HardAttentionTrace, locations: Tensor) -> Tensor:
         """Logits of each token if hard attention had attended to other locations at this token only.

@@ -4,16 +4,17 @@ Shapes: R captions, S sampled location sequences per caption, T tokens, L locati
 padding of all R · S sequences.
 """
 
+import functools
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from captioning.models.attention import AttentionFn, AttentionOutput, attend_at
 from captioning.models.decoder import Decoder, DecoderOutput
 from captioning.models.decoder_output import HardAttentionTrace
+from captioning.objectives.token_cross_entropy import token_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,14 @@ class AttentionRollout:
     @cached_property
     def rewards(self) -> Tensor:
         """(R, S, T), log p(y_t | s_≤t)."""
-        return self.arrange(_log_probs(self.output.logits, self.output.targets, self.label_smoothing))
+        return self.arrange(-token_cross_entropy(self.output.logits, self.output.targets, self.label_smoothing))
+
+    def sum_affected(self, values: Tensor) -> Tensor:
+        """For each location, the sum of the values (R, S, T) of the tokens that it affects.
+
+        A location affects its own token and later ones. With the architecture ``luong`` it affects its own token only.
+        """
+        return values if self.decoder.attends_after_lstm else rewards_to_go(values)
 
     @cached_property
     def token_mask(self) -> Tensor:
@@ -89,13 +97,16 @@ class AttentionRollout:
         """
         grid = self.output.token_mask.shape  # B, C · S, T
         token_locations = locations.view(*grid, -1)[self.trace.token_index.unbind(1)]  # (N, K)
-        logits = self.decoder.logits_at_locations(self.trace, token_locations).mT  # (N, V, K)
+        logits = self.decoder.logits_at_locations(self.trace, token_locations)  # (N, K, V)
         targets = self.output.targets[:, None].expand_as(token_locations)
-        return self.arrange(_log_probs(logits, targets, self.label_smoothing))
+        losses = token_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.label_smoothing)
+        return self.arrange(-losses.view_as(token_locations))
 
 
-def attend_sequence(locations: Tensor) -> AttentionFn:
-    """Attention function that attends to the given locations (B, C, T), one step per call."""
+def attend_sequence(locations: Tensor, decoder: Decoder) -> AttentionFn:
+    """Attention function of teacher forcing that attends to the given locations (B, C, T)."""
+    if decoder.attends_after_lstm:  # at all steps at once
+        return functools.partial(attend_at, locations.flatten(1))
     steps = iter(locations.unbind(-1))
 
     def attention_fn(scores: Tensor, features: Tensor) -> AttentionOutput:
@@ -105,5 +116,6 @@ def attend_sequence(locations: Tensor) -> AttentionFn:
     return attention_fn
 
 
-def _log_probs(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    return -F.cross_entropy(logits, targets, reduction="none", label_smoothing=label_smoothing)
+def rewards_to_go(rewards: Tensor) -> Tensor:
+    """Σ_{t' ≥ t} r_t' of (R, S, T)."""
+    return rewards.flip(-1).cumsum(-1).flip(-1)

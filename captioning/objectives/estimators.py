@@ -34,11 +34,6 @@ class Estimate(NamedTuple):
     baseline_loss: Tensor | None = None  # scalar, trains a learned baseline
 
 
-def rewards_to_go(rewards: Tensor) -> Tensor:
-    """Σ_{t' ≥ t} r_t' of (R, S, T). A location affects its own token and later ones only."""
-    return rewards.flip(-1).cumsum(-1).flip(-1)
-
-
 def leave_one_out_mean(returns: Tensor) -> Tensor:
     """For each of the S samples (R, S, …), the mean of the other samples. Detached, as a baseline must be."""
     returns = returns.detach()
@@ -106,7 +101,7 @@ class Reinforce(GradientEstimator):
 
 
 class LeaveOneOut(GradientEstimator):
-    """REINFORCE leave-one-out (Kool et al. 2019): the baseline is the mean reward-to-go of the caption's other samples.
+    """REINFORCE leave-one-out (Kool et al. 2019): the baseline is the mean return of the caption's other samples.
 
     Args:
         num_samples: S, number of sampled location sequences per caption, at least 2.
@@ -119,7 +114,7 @@ class LeaveOneOut(GradientEstimator):
         super().__init__(num_samples, score_function_weight)
 
     def estimate(self, rollout: AttentionRollout) -> Estimate:
-        returns = rewards_to_go(rollout.rewards)
+        returns = rollout.sum_affected(rollout.rewards)
         return Estimate(rollout.rewards, returns, leave_one_out_mean(returns))
 
 
@@ -148,9 +143,9 @@ class LearnedBaseline(GradientEstimator):
     def estimate(self, rollout: AttentionRollout) -> Estimate:
         hidden = rollout.arrange(rollout.trace.state.hidden.detach())  # (R, S, T, H)
         offset, per_token = self.value_head(hidden).unbind(-1)  # (R, S, T) each
-        tokens_left = rewards_to_go(rollout.token_mask)
+        tokens_left = rollout.sum_affected(rollout.token_mask.long())  # including the current token
         baseline = (offset + (per_token + self.average_reward.value) * tokens_left) * rollout.token_mask
-        returns = rewards_to_go(rollout.rewards)
+        returns = rollout.sum_affected(rollout.rewards)
         errors = (returns.detach() - baseline) / tokens_left.clamp(min=1) * rollout.is_sampled
         # A mean over tokens: the gradient norm is clipped over all parameters, and the head must not dominate it.
         baseline_loss = errors.square().sum() / rollout.token_mask.sum()
@@ -211,7 +206,7 @@ class TopKMarginalized(GradientEstimator):
         # Σ_i r_i ∂ α_i over the K locations; subtracting their mean reward leaves the expectation unchanged.
         advantages = (rewards - mean_reward[..., None]).detach()
         marginal = (log_probs.exp() * advantages).sum(-1).masked_fill(is_expectation, 0.0)
-        later = rewards_to_go(read) - read
+        later = rollout.sum_affected(read) - read
         return Estimate(
             pathwise=read,
             returns=later + is_outside * rollout.rewards,

@@ -99,7 +99,9 @@ def policy_gradient_step(
 ) -> LossOutput:
     """Score the rollouts again, with gradients, under the policy that sampled them."""
     token_ids, lengths, rewards, baseline, locations = rollouts
-    output = decoder(features, token_ids, lengths, attention_fn if locations is None else attend_sequence(locations))
+    if locations is not None:
+        attention_fn = attend_sequence(locations, decoder)
+    output = decoder(features, token_ids, lengths, attention_fn)
     mask = output.token_mask  # (B, C, T)
     advantages = (rewards - baseline)[..., None].expand(mask.shape)[mask]  # (N,)
     is_first = (torch.arange(mask.shape[-1]) == 0).expand(mask.shape)[mask].to(output.logits.device)  # (N,)

@@ -111,12 +111,9 @@ class VariationalBound(Objective):
         generator = step.make_generator()
         expectation_mask = self.sample_expectation_mask(len(features), generator)  # (B,)
         inputs = scheduled_inputs(model.decoder, features, batch, self.scheduled_sampling, step, attend_expectation)
-        token_ids, lengths, inputs = (
-            None if ids is None else ids.repeat_interleave(self.estimator.num_samples, dim=1)  # (B, C · S, …)
-            for ids in (batch.token_ids, batch.lengths, inputs)
-        )
-        output = model.decoder(features, token_ids, lengths, self.attention_fn(expectation_mask, generator), inputs)
-        rollout = AttentionRollout(output, self.estimator.num_samples, model.decoder, self.label_smoothing)
+        attention_fn, num_samples = self.attention_fn(expectation_mask, generator), self.estimator.num_samples
+        output = model.decoder(features, batch.token_ids, batch.lengths, attention_fn, inputs, num_samples)
+        rollout = AttentionRollout(output, num_samples, model.decoder, self.label_smoothing)
         bound = self.estimate(rollout, batch.num_captions)
         loss, term_metrics = add_terms(bound.loss, self.terms, output, features, batch)
         metrics = {

@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from captioning.models import attention
-from captioning.models.attention import AttentionFn, AttentionOutput, attend_at
+from captioning.models.attention import AttentionFn
 from captioning.models.caption_blocks import active_blocks
 from captioning.models.decoder import Decoder, Memory
 from captioning.models.feature_mixer import SpatialDropout
+from captioning.objectives.attention_rollout import attend_sequence
 from captioning.objectives.base import caption_nll
 from captioning.objectives.terms import doubly_stochastic_penalty
 from captioning.preprocessing.vocabulary import Vocabulary
@@ -52,20 +53,10 @@ def make_batch(lengths: list[list[int]]) -> tuple[Tensor, Tensor, Tensor]:
 def decoder_loss(
     decoder: Decoder, features: Tensor, token_ids: Tensor, lengths: Tensor, locations: Tensor | None = None
 ) -> Tensor:
-    output = decoder(features, token_ids, lengths, None if locations is None else forced(locations))
+    output = decoder(features, token_ids, lengths, None if locations is None else attend_sequence(locations, decoder))
     num_captions = int((lengths > 0).sum())
     nll = caption_nll(output.logits, output.targets, num_captions)
     return nll + doubly_stochastic_penalty(output.attention_weights, num_captions)
-
-
-def forced(locations: Tensor) -> AttentionFn:
-    """Attention function that attends to the given locations (B, C, T), one step per call."""
-    steps = iter(locations.unbind(-1))
-
-    def attention_fn(scores: Tensor, features: Tensor) -> AttentionOutput:
-        return attend_at(next(steps)[: scores.shape[0], : scores.shape[1]], scores, features)
-
-    return attention_fn
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -106,7 +97,7 @@ def test_logits_at_locations_change_one_token_only(architecture: str, context_ga
     ).eval()
     features, token_ids, lengths = make_batch([[4, 3], [2, 4]])
     locations = torch.randint(NUM_LOCATIONS, (2, 2, 4), generator=torch.Generator().manual_seed(3))
-    output = decoder(features, token_ids, lengths, forced(locations))
+    output = decoder(features, token_ids, lengths, attend_sequence(locations, decoder))
     alternatives = torch.randint(
         NUM_LOCATIONS, (len(output.targets), 3), generator=torch.Generator().manual_seed(4)
     )  # (N, K)
@@ -116,7 +107,7 @@ def test_logits_at_locations_change_one_token_only(architecture: str, context_ga
         for k, alternative in enumerate(alternatives[token]):
             changed = locations.clone()
             changed[image, caption, step] = alternative
-            expected = decoder(features, token_ids, lengths, forced(changed))
+            expected = decoder(features, token_ids, lengths, attend_sequence(changed, decoder))
             torch.testing.assert_close(logits[token, k], expected.logits[token])
 
 

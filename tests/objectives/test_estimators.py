@@ -18,8 +18,8 @@ from captioning.objectives import (
     TopKMarginalized,
     VariationalBound,
 )
-from captioning.objectives.attention_rollout import AttentionRollout, attend_sequence
-from captioning.objectives.estimators import GradientEstimator, leave_one_out_mean, rewards_to_go
+from captioning.objectives.attention_rollout import AttentionRollout, attend_sequence, rewards_to_go
+from captioning.objectives.estimators import GradientEstimator, leave_one_out_mean
 from captioning.utils.errors import CaptioningError
 
 MakeEstimator = Callable[[], GradientEstimator]
@@ -204,7 +204,7 @@ def test_loss_does_not_depend_on_the_batch_size(estimator_class: type[GradientEs
         features, ids, counts, repeated = (
             part.repeat(copies, *(1 for _ in part.shape[1:])) for part in (case.features, token_ids, lengths, locations)
         )
-        output = case.decoder(features, ids, counts, attend_sequence(repeated))
+        output = case.decoder(features, ids, counts, attend_sequence(repeated, case.decoder))
         return objective.estimate(AttentionRollout(output, num_samples, case.decoder), 4 * copies).loss
 
     torch.testing.assert_close(loss(1), loss(3))

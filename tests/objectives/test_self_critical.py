@@ -83,7 +83,9 @@ def test_mean_of_the_loss_gradient_is_the_gradient_of_the_expected_reward(attent
         memory, state = decoder.init_state(features)
         total = torch.zeros((), dtype=torch.double)
         for step, (token, following) in enumerate(itertools.pairwise(caption)):
-            attention_fn = attend_sequence(torch.tensor([[[locations[step]]]])) if attention == "hard" else None
+            attention_fn = (
+                attend_sequence(torch.tensor([[[locations[step]]]]), decoder) if attention == "hard" else None
+            )
             log_probs, state, attended = decoder.step(torch.tensor([[token]]), state, memory, attention_fn)
             forbidden = [*NEVER_SAMPLED, *([Vocabulary.EOS_ID] if step == 0 else [])]
             policy = log_probs[0, 0].index_fill(0, torch.tensor(forbidden), -torch.inf) / temperature
