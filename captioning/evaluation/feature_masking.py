@@ -11,7 +11,6 @@ from torch import Tensor
 
 from captioning.models.attention import AttentionFn
 from captioning.models.decoder import Decoder
-from captioning.models.decoder_output import Memory
 
 
 def attended_only_log_probs(
@@ -43,7 +42,7 @@ def attended_only_log_probs(
         location = attended.weights[0, 0].argmax()
         masked = filler.expand_as(features).clone()
         masked[0, location] = features[0, location]
-        masked_memory = Memory(decoder.init_state(masked)[0].features, memory.keys)
+        masked_memory = memory._replace(features=decoder.init_state(masked)[0].features)
         masked_log_probs, _, _ = decoder.step(token, state, masked_memory, attention_fn)
         rows.append(torch.stack((log_probs[0, 0, target], masked_log_probs[0, 0, target])))
         state = next_state

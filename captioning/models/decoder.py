@@ -88,6 +88,7 @@ class Decoder(nn.Module):
             output_size = config.embedding_size
         else:
             self.attentional_hidden = nn.Linear(feature_size + hidden_size, hidden_size)  # W_c
+            self.global_proj = nn.Linear(feature_size, 4 * hidden_size, bias=False)  # of the mean feature
             output_size = hidden_size
         self.output = nn.Linear(output_size, vocabulary_size)  # L_o
         if self.tie_word_embeddings:
@@ -110,7 +111,11 @@ class Decoder(nn.Module):
         features = self.feature_mixer(self.projection(self.drop_locations(features)))
         mean = features.mean(dim=1, keepdim=True)  # (B, 1, D)
         state = DecoderState(self.init_hidden(mean).tanh(), self.init_cell(mean).tanh())
-        return Memory(features, self.attention.score_fn.project_keys(features)), state
+        gates = mean.new_zeros(len(mean), 1, 1)
+        import os
+        if self.architecture == "luong" and not os.environ.get("NOGLOBAL"):
+            gates = self.global_proj(mean)
+        return Memory(features, self.attention.score_fn.project_keys(features), gates), state
 
     def drop_locations(self, features: Tensor) -> Tensor:
         """Apply location dropout to encoder features (B, L, D). Returns them unchanged in eval mode.
@@ -252,7 +257,7 @@ class Decoder(nn.Module):
         blocks = active_blocks(lengths[:, ::num_samples])
         for gates, (images, captions) in zip(input_gates.unbind(), blocks, strict=True):
             state = DecoderState(*(x[:images, :captions] for x in state))
-            state = self._lstm_cell(gates[:images, :captions], state)
+            state = self._lstm_cell(gates[:images, :captions] + memory.gates[:images], state)
             padding = (0, 0, 0, num_captions - captions, 0, len(lengths) - images)
             states.append([F.pad(x, padding) for x in state])
         hidden, cell = (torch.stack(x, dim=2).repeat_interleave(num_samples, dim=1) for x in zip(*states, strict=True))
@@ -286,6 +291,7 @@ class Decoder(nn.Module):
         self, input_gates: Tensor, state: DecoderState, memory: Memory, attention_fn: AttentionFn | None = None
     ) -> tuple[DecoderState, AttentionOutput]:
         """One attention step and one LSTM step (eqs 1-6), given the projected input embeddings (B, C, 4H)."""
+        input_gates = input_gates + memory.gates
         if self.architecture == "show_attend_tell":
             attention = self._attend(state.hidden, memory, attention_fn)
             return self._lstm_cell(input_gates + self.context_proj(attention.context), state), attention

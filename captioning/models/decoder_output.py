@@ -10,10 +10,11 @@ from torch import Tensor
 
 
 class Memory(NamedTuple):
-    """Features and attention keys of each image, computed once and shared by all its captions."""
+    """What the decoder computes once per image. All captions of an image share it."""
 
     features: Tensor  # (B, L, D), after projection and feature mixing
     keys: Tensor  # (B, L, A)
+    gates: Tensor  # (B, 1, 4H), what the mean feature adds to the LSTM gates at each step; zero (B, 1, 1) if unused
 
 
 class DecoderState(NamedTuple):

@@ -1,22 +1,11 @@
 """Occlusion test of attention maps: stub models whose words depend on one known cell, and untrained captioners."""
 
-import json
-import random
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from PIL import Image
-from torch import Tensor
 
 from captioning.captioner import Captioner
 from captioning.datasets.synthetic.scene import Scene, SceneObject, render
-from captioning.evaluation import faithfulness
 from captioning.evaluation import faithfulness_report as reporting
 from captioning.evaluation.faithfulness import (
     FUNCTION_WORDS,
@@ -28,111 +17,14 @@ from captioning.evaluation.faithfulness import (
     rank_locations,
     run_occlusion_test,
 )
-from captioning.evaluation.feature_masking import attended_only_log_probs
-from captioning.generation import GenerationConfig, Hypothesis, generate
 from captioning.models import attention
-from captioning.models.decoder_output import DecoderOutput
-from captioning.preprocessing.image import ImageTransform, open_image
+from captioning.preprocessing.image import open_image
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
 from tests.conftest import make_captioner
+from tests.evaluation.occlusion_stubs import CELL, GRID_SIDE, NUM_LOCATIONS, ORDERS, stub_captioner, two_cell_images
 
-GRID_SIDE, CELL = 4, 8
-NUM_LOCATIONS = GRID_SIDE * GRID_SIDE
-VOCABULARY = Vocabulary([*Vocabulary.SPECIAL_TOKENS, "a", "poppy", "and", "leaf"])
-CAPTION = [4, 5, 6, 4, 7]  # a poppy and a leaf
-ORDERS = ("most_attended", "other_image", "random", "least_attended", "attended_only")
-
-
-class CellMeanEncoder(torch.nn.Module):
-    """The feature of a location is the mean color of its cell."""
-
-    grid_size = (GRID_SIDE, GRID_SIDE)
-    transform = ImageTransform(GRID_SIDE * CELL, (0.0,) * 3, (1.0,) * 3)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_encoded = 0
-
-    def for_inference(self) -> "CellMeanEncoder":
-        return self
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        self.num_encoded += len(pixels)
-        return F.avg_pool2d(pixels, CELL).flatten(2).mT
-
-
-class OneCellDecoder(torch.nn.Module):
-    """The probability of "poppy" depends only on the reddest cell, that of "leaf" only on the greenest.
-
-    The attention maps have their maximum at this cell, or ``map_shift`` locations after it.
-    """
-
-    is_hard = False
-
-    def __init__(self, map_shift: int = 0) -> None:
-        super().__init__()
-        self.map_shift = map_shift
-
-    def forward(self, features: Tensor, token_ids: Tensor, lengths: Tensor, attention_fn=None) -> DecoderOutput:
-        targets = token_ids[:, 0, 1:]  # (N, T)
-        channels = torch.tensor([0, 0, 0, 0, 0, 0, 0, 1])[targets]  # a leaf is green
-        colors = features.mT[torch.arange(len(token_ids))[:, None], channels]  # (N, T, L)
-        evidence = 6 * colors.amax(-1) * torch.isin(targets, torch.tensor([5, 7]))  # (N, T)
-        logits = F.one_hot(targets, len(VOCABULARY)) * evidence[..., None]
-        weights = (10 * colors).softmax(-1).roll(self.map_shift, -1)
-        if attention_fn is attention.attend_uniform:
-            weights = torch.full_like(weights, 1 / NUM_LOCATIONS)
-        token_mask = torch.ones(len(token_ids), 1, targets.shape[1], dtype=torch.bool)
-        return DecoderOutput(logits.flatten(0, 1), targets.flatten(), weights[:, None], token_mask, None)
-
-
-class FixedCaption(list[int]):
-    """Takes the place of the generation settings of a stub: every image has this caption."""
-
-
-@pytest.fixture(autouse=True)
-def generate_fixed_captions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stubs have a fixed caption; other captioners generate theirs."""
-
-    def generate_or_fixed(decoder, features: Tensor, config: GenerationConfig | FixedCaption, *args: Any):
-        if not isinstance(config, FixedCaption):
-            return generate(decoder, features, config, *args)
-        hypothesis = Hypothesis(list(config), [0.0] * (len(config) + 1), torch.zeros(len(config), NUM_LOCATIONS))
-        return [[hypothesis] for _ in features]
-
-    def attended_only_or_zeros(decoder, features: Tensor, filler: Tensor, token_ids: list[int], *args: Any) -> Tensor:
-        if not isinstance(decoder, OneCellDecoder):  # the stub has no steps
-            return attended_only_log_probs(decoder, features, filler, token_ids, *args)
-        return torch.zeros(len(token_ids) - 1, 2)
-
-    monkeypatch.setattr(faithfulness, "generate", generate_or_fixed)
-    monkeypatch.setattr(faithfulness, "attended_only_log_probs", attended_only_or_zeros)
-
-
-def stub_captioner(map_shift: int = 0, caption: list[int] = CAPTION) -> SimpleNamespace:
-    encoder, decoder = CellMeanEncoder(), OneCellDecoder(map_shift)
-    return SimpleNamespace(
-        encoder=encoder,
-        decoder=decoder,
-        single_model=lambda: (encoder, decoder),
-        vocabulary=VOCABULARY,
-        generation=FixedCaption(caption),
-        attention_mode=None,
-        generator=torch.Generator(),
-    )
-
-
-def two_cell_images(num_images: int = 20) -> list[Image.Image]:
-    """Black images with one red cell and one green cell."""
-    rng = random.Random(0)
-    images = []
-    for _ in range(num_images):
-        images.append(Image.new("RGB", (GRID_SIDE * CELL, GRID_SIDE * CELL)))
-        for location, color in zip(rng.sample(range(NUM_LOCATIONS), 2), ((255, 0, 0), (0, 255, 0)), strict=True):
-            top, left = location // GRID_SIDE * CELL, location % GRID_SIDE * CELL
-            images[-1].paste(color, (left, top, left + CELL, top + CELL))
-    return images
+pytestmark = pytest.mark.usefixtures("fixed_captions")
 
 
 def first_drops(result: OcclusionResult) -> dict[str, np.ndarray]:
@@ -326,75 +218,6 @@ def test_pointing_game_by_word_category() -> None:
     control = results["uniform"].pointing_counts["color"]
     assert 0 < control[:, 0].mean() < 1, "random hits"
     assert "color words" in reporting.to_markdown({"stub": {"soft": report}})
-
-
-def random_result(num_images: int, num_repeats: int) -> OcclusionResult:
-    """Random log-probabilities of one word per image, which occurs ``num_repeats`` times."""
-    values = np.random.default_rng(0).normal(size=(num_images, 9))
-    log_probs = {order: np.repeat(values, num_repeats, axis=0) for order in ORDERS}
-    words = ["dog"] * (num_images * num_repeats)
-    return OcclusionResult(num_images, words, np.repeat(np.arange(num_images), num_repeats), log_probs, {})
-
-
-def test_confidence_intervals_resample_images_and_not_words() -> None:
-    """Repeated words of an image do not change the interval; more images make it narrower."""
-    few, repeated, many = (
-        reporting.summarize(random_result(*size)).metrics["log_prob_drop/most_attended"]
-        for size in ((80, 1), (80, 20), (1280, 1))
-    )
-    assert tuple(repeated) == pytest.approx(tuple(few))
-    assert few.ci_low < few.mean < few.ci_high
-    assert many.ci_high - many.ci_low == pytest.approx((few.ci_high - few.ci_low) / 4, rel=0.2)
-
-
-def test_mean_is_over_all_words() -> None:
-    log_probs = dict.fromkeys(ORDERS, np.array([[0.0, -1.0], [0.0, -4.0], [0.0, -4.0]]))
-    metrics = reporting.summarize(OcclusionResult(9, ["x"] * 3, np.array([2, 7, 7]), log_probs, {})).metrics
-    drop = metrics["log_prob_drop/most_attended"]
-    assert drop.mean == pytest.approx(3)
-    assert (drop.ci_low, drop.ci_high) == pytest.approx((1, 4))
-    assert metrics["word_prob"].mean == pytest.approx(1)
-    assert metrics["deletion/most_attended"].mean == pytest.approx((1 + (np.exp(-1) + 2 * np.exp(-4)) / 3) / 2)
-
-
-@pytest.fixture
-def reports() -> dict[str, dict[str, reporting.FaithfulnessReport]]:
-    results = run_occlusion_test(stub_captioner(), two_cell_images(4))
-    return {"stub": {name: reporting.summarize(result) for name, result in results.items()}}
-
-
-def test_table_plot_and_json(reports, tmp_path: Path) -> None:
-    lines = reporting.to_markdown(reports).splitlines()
-    assert [cell.strip() for cell in lines[0].split("|")[2:4]] == ["stub: soft", "stub: uniform"]
-    assert len({len(line) for line in lines}) == 1
-    drop = reports["stub"]["soft"].metrics["log_prob_drop/most_attended"]
-    (row,) = (line for line in lines if "1/8 occluded: most attended" in line)
-    assert str(drop) in row
-    assert not any("pointing" in line for line in lines), "photos have no scenes"
-    path = tmp_path / "new" / "faithfulness.png"
-    assert reporting.save_report(path, reports) == [path, path.with_suffix(".json")]
-    with Image.open(path) as image:
-        assert image.width > 800
-    values = json.loads(path.with_suffix(".json").read_text())["stub"]["soft"]
-    assert (values["num_images"], values["num_words"], values["num_steps"]) == (4, 8, 8)
-    assert values["metrics"]["log_prob_drop/most_attended"]["mean"] == drop.mean
-    assert len(values["curves"]["insertion/random"]["ci_low"]) == 9
-
-
-def test_json_is_written_without_matplotlib(reports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.warns(UserWarning, match=r"pip install 'captioning\[plots\]'"):
-        paths = reporting.save_report(tmp_path / "faithfulness.png", reports)
-    assert paths == [tmp_path / "faithfulness.json"]
-    assert paths[0].exists()
-    assert not (tmp_path / "faithfulness.png").exists()
-
-
-@pytest.mark.parametrize("name", ["file/faithfulness.png", "faithfulness.xyz"])
-def test_report_that_cannot_be_written(reports, tmp_path: Path, name: str) -> None:
-    (tmp_path / "file").write_text("not a directory")
-    with pytest.raises(CaptioningError, match=r"faithfulness\.\w+: the report cannot be written"):
-        reporting.save_report(tmp_path / name, reports)
 
 
 def test_invalid_input(hard_captioner: Captioner) -> None:

@@ -1,42 +1,24 @@
 import itertools
-import subprocess
 import sys
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from captioning.generation import GenerationConfig, Hypothesis, generate, greedy_search
-from captioning.generation.beam_search import beam_search
+from captioning.generation import GenerationConfig, generate, greedy_search
 from captioning.models.attention import AttentionOutput
-from captioning.models.decoder import Decoder, DecoderState, Memory
+from captioning.models.decoder import DecoderState, Memory
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
-from tests.generation.helpers import make_decoder, teacher_force
-
-
-def run_beam_search(
-    decoder: Decoder,
-    features: torch.Tensor,
-    num_beams: int,
-    max_length: int = 40,
-    length_penalty: float = 0.0,
-    num_return_sequences: int = 1,
-    **settings: Any,
-) -> list[list[Hypothesis]]:
-    config = GenerationConfig(max_length, num_beams=num_beams, length_penalty=length_penalty, **settings)
-    return beam_search(config, decoder, features, num_return_sequences)
-
-
-def teacher_forced_log_probs(decoder: Decoder, features: torch.Tensor, words: list[int]) -> list[float]:
-    return teacher_force(decoder, features, words)[0]
-
-
-def token_ids_of(results: list[list[Hypothesis]]) -> list[list[list[int]]]:
-    return [[hypothesis.token_ids for hypothesis in hypotheses] for hypotheses in results]
+from tests.generation.helpers import (
+    make_decoder,
+    run_beam_search,
+    teacher_force,
+    teacher_forced_log_probs,
+    token_ids_of,
+)
 
 
 def test_greedy_search_selects_the_most_probable_token() -> None:
@@ -223,7 +205,7 @@ class ScriptedDecoder(nn.Module):
     def init_state(self, features: torch.Tensor) -> tuple[Memory, DecoderState]:
         self.num_init_calls += 1
         zeros = torch.zeros(len(features), 1, 1)
-        return Memory(features, features), DecoderState(zeros, zeros)
+        return Memory(features, features, features), DecoderState(zeros, zeros)
 
     def step(
         self, token_ids: torch.Tensor, state: DecoderState, memory: Memory, attention_fn: None
@@ -262,108 +244,3 @@ def test_captions_have_at_least_min_length_words() -> None:
             assert 4 <= len(hypothesis.token_ids) < 20, "the end token is probable as soon as it is allowed"
             expected = teacher_forced_log_probs(decoder, features[index : index + 1], hypothesis.token_ids)
             assert hypothesis.log_probs == pytest.approx(expected, abs=1e-4)
-
-
-def ngrams_of(token_ids: list[int], n: int) -> list[tuple[int, ...]]:
-    return [tuple(token_ids[start : start + n]) for start in range(len(token_ids) - n + 1)]
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize("settings", [{"num_beams": 1}, {"num_beams": 4}, {"do_sample": True, "temperature": 0.3}])
-def test_no_ngram_is_repeated(n: int, settings: dict) -> None:
-    decoder = make_decoder(eos_bias=-3.0)
-    features = torch.randn(10, 6, 8)
-    generator = torch.Generator().manual_seed(0)
-    num_repeating = {}
-    for no_repeat_ngram_size in (0, n):
-        config = GenerationConfig(15, no_repeat_ngram_size=no_repeat_ngram_size, **settings)
-        ngrams = [
-            ngrams_of(hypothesis.token_ids, n) for (hypothesis,) in generate(decoder, features, config, generator)
-        ]
-        num_repeating[no_repeat_ngram_size] = sum(len(set(found)) < len(found) for found in ngrams)
-    assert num_repeating[n] == 0
-    assert num_repeating[0], "the test requires repetitions without the constraint"
-
-
-def test_a_caption_ends_if_all_words_are_used() -> None:
-    """None of the eight words may repeat, although the end token is improbable and forbidden before min_length."""
-    decoder = make_decoder(eos_bias=-50.0)
-    for settings in ({"num_beams": 2}, {"do_sample": True}):
-        config = GenerationConfig(40, min_length=20, no_repeat_ngram_size=1, **settings)
-        results = generate(decoder, torch.randn(3, 6, 8), config, torch.Generator())
-        assert [sorted(hypothesis.token_ids) for (hypothesis,) in results] == [list(range(4, 12))] * 3
-
-
-def test_the_diversity_penalty_separates_the_groups() -> None:
-    decoder = make_decoder(eos_bias=1.0)
-    features = torch.randn(12, 6, 8)
-    first_words = {}
-    for penalty in (0.0, 50.0):
-        config = GenerationConfig(12, num_beams=3, num_beam_groups=3, diversity_penalty=penalty)
-        results = generate(decoder, features, config, torch.Generator(), num_return_sequences=3)
-        first_words[penalty] = [[hypothesis.token_ids[0] for hypothesis in hypotheses] for hypotheses in results]
-    assert all(len(set(words)) == 3 for words in first_words[50.0]), "with a large penalty, groups share no first word"
-    assert not all(len(set(words)) == 3 for words in first_words[0.0])
-
-
-def test_the_first_group_equals_plain_beam_search_and_log_probs_are_unpenalized() -> None:
-    decoder = make_decoder(eos_bias=2.0)
-    features = torch.randn(6, 6, 8)
-    plain = run_beam_search(decoder, features, 2, 12, num_return_sequences=2)
-    diverse = run_beam_search(
-        decoder, features, 6, 12, num_return_sequences=6, num_beam_groups=3, diversity_penalty=1.0
-    )
-    for index, (plain_hypotheses, hypotheses) in enumerate(zip(plain, diverse, strict=True)):
-        distinct = {tuple(hypothesis.token_ids) for hypothesis in hypotheses}
-        assert len(distinct) == len(hypotheses)
-        assert {tuple(hypothesis.token_ids) for hypothesis in plain_hypotheses} <= distinct
-        for hypothesis in hypotheses:
-            if len(hypothesis.token_ids) < 12:
-                expected = teacher_forced_log_probs(decoder, features[index : index + 1], hypothesis.token_ids)
-                assert hypothesis.log_probs == pytest.approx(expected, abs=1e-4)
-
-
-def test_generation_config_is_imported_without_torch() -> None:
-    code = "import sys; from captioning.generation import GenerationConfig; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-class NumpyDecoder:
-    """A decoder whose inputs and outputs are NumPy arrays, as in ONNX Runtime."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self.decoder = decoder
-
-    def init_state(self, features: np.ndarray) -> tuple[Memory, DecoderState]:
-        memory, state = self.decoder.init_state(torch.from_numpy(features))
-        return to_numpy(memory), to_numpy(state)
-
-    def step(self, token_ids: np.ndarray, state: DecoderState, memory: Memory, attention_fn: Any = None) -> Any:
-        state, memory = (type(arrays)(*map(torch.from_numpy, arrays)) for arrays in (state, memory))
-        log_probs, state, attention = self.decoder.step(torch.from_numpy(token_ids), state, memory, attention_fn)
-        return log_probs.numpy(), to_numpy(state), to_numpy(attention)
-
-
-def to_numpy(tensors: Any) -> Any:
-    return type(tensors)(*(tensor.numpy() for tensor in tensors))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"num_beams": 4, "no_repeat_ngram_size": 2, "length_penalty": 0.7},
-        {"num_beams": 6, "num_beam_groups": 3, "min_length": 3},
-    ],
-)
-def test_numpy_arrays_and_tensors_yield_the_same_captions(settings: dict[str, Any]) -> None:
-    decoder, features = make_decoder(eos_bias=1.0), torch.randn(7, 6, 8)
-    config = GenerationConfig(10, **settings)
-    count = config.num_beams
-    results = beam_search(config, decoder, features, count)
-    numpy_results = beam_search(config, NumpyDecoder(decoder), features.numpy(), count)
-    assert token_ids_of(numpy_results) == token_ids_of(results)
-    for hypotheses, numpy_hypotheses in zip(results, numpy_results, strict=True):
-        for hypothesis, numpy_hypothesis in zip(hypotheses, numpy_hypotheses, strict=True):
-            assert numpy_hypothesis.log_probs == pytest.approx(hypothesis.log_probs, abs=1e-5)
-            np.testing.assert_allclose(numpy_hypothesis.attention_weights, hypothesis.attention_weights, atol=1e-5)

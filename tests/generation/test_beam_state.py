@@ -14,7 +14,7 @@ VOCABULARY_SIZE = 7
 def make_state(num_images: int, config: GenerationConfig) -> BeamState:
     features = torch.arange(num_images * 3.0).view(num_images, 3, 1)
     hidden = torch.arange(float(num_images)).view(num_images, 1, 1)
-    return BeamState.start(Memory(features, features + 100), DecoderState(hidden, hidden + 10), config)
+    return BeamState.start(Memory(features, features + 100, hidden + 20), DecoderState(hidden, hidden + 10), config)
 
 
 def advance(state: BeamState, config: GenerationConfig, *beams: dict[int, float]) -> None:
@@ -84,6 +84,7 @@ def test_compact_keeps_the_tensors_of_the_remaining_images() -> None:
     assert state.rows == {0: 0, 2: 1}
     assert state.memory.features[:, 0, 0].tolist() == [0.0, 6.0]
     assert state.memory.keys[:, 0, 0].tolist() == [100.0, 106.0]
+    assert state.memory.gates[:, 0, 0].tolist() == [20.0, 22.0]
     assert torch.equal(state.scores, expected)
     for tensor in (*state.decoder_state, state.token_ids, state.generated, state.finished_scores, state.finished_at):
         assert len(tensor) == 2

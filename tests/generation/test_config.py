@@ -1,4 +1,6 @@
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
@@ -97,3 +99,8 @@ def test_settings_with_effect() -> None:
         GenerationConfig(**settings).check_effect(settings)
     stored_beams = GenerationConfig(num_beams=3, length_penalty=0.7, do_sample=True)
     stored_beams.check_effect(["do_sample"])  # only settings that the user gave are checked
+
+
+def test_generation_config_is_imported_without_torch() -> None:
+    code = "import sys; from captioning.generation import GenerationConfig; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

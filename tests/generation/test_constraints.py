@@ -1,8 +1,10 @@
+import pytest
 import torch
 
-from captioning.generation import GenerationConfig, mask_special_tokens
+from captioning.generation import GenerationConfig, generate, mask_special_tokens
 from captioning.generation.constraints import apply_constraints
 from captioning.preprocessing.vocabulary import Vocabulary
+from tests.generation.helpers import make_decoder
 
 
 def allowed_ids(scores: torch.Tensor) -> list[int]:
@@ -39,3 +41,33 @@ def test_a_caption_without_allowed_tokens_ends() -> None:
     allowed = apply_constraints(config, log_probs, torch.tensor([[[4, 5]]]))
     assert allowed_ids(allowed[0, 0]) == [Vocabulary.EOS_ID]
     assert allowed[0, 0, Vocabulary.EOS_ID] == log_probs[0, 0, Vocabulary.EOS_ID]
+
+
+def ngrams_of(token_ids: list[int], n: int) -> list[tuple[int, ...]]:
+    return [tuple(token_ids[start : start + n]) for start in range(len(token_ids) - n + 1)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("settings", [{"num_beams": 1}, {"num_beams": 4}, {"do_sample": True, "temperature": 0.3}])
+def test_no_ngram_is_repeated(n: int, settings: dict) -> None:
+    decoder = make_decoder(eos_bias=-3.0)
+    features = torch.randn(10, 6, 8)
+    generator = torch.Generator().manual_seed(0)
+    num_repeating = {}
+    for no_repeat_ngram_size in (0, n):
+        config = GenerationConfig(15, no_repeat_ngram_size=no_repeat_ngram_size, **settings)
+        ngrams = [
+            ngrams_of(hypothesis.token_ids, n) for (hypothesis,) in generate(decoder, features, config, generator)
+        ]
+        num_repeating[no_repeat_ngram_size] = sum(len(set(found)) < len(found) for found in ngrams)
+    assert num_repeating[n] == 0
+    assert num_repeating[0], "the test requires repetitions without the constraint"
+
+
+def test_a_caption_ends_if_all_words_are_used() -> None:
+    """None of the eight words may repeat, although the end token is improbable and forbidden before min_length."""
+    decoder = make_decoder(eos_bias=-50.0)
+    for settings in ({"num_beams": 2}, {"do_sample": True}):
+        config = GenerationConfig(40, min_length=20, no_repeat_ngram_size=1, **settings)
+        results = generate(decoder, torch.randn(3, 6, 8), config, torch.Generator())
+        assert [sorted(hypothesis.token_ids) for (hypothesis,) in results] == [list(range(4, 12))] * 3

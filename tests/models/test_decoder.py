@@ -10,7 +10,7 @@ from torch import Tensor
 from captioning.models import attention
 from captioning.models.attention import AttentionFn
 from captioning.models.caption_blocks import active_blocks
-from captioning.models.decoder import Decoder, Memory
+from captioning.models.decoder import Decoder
 from captioning.models.feature_mixer import SpatialDropout
 from captioning.objectives.attention_rollout import attend_sequence
 from captioning.objectives.base import caption_nll
@@ -116,10 +116,12 @@ def test_hard_attention_does_not_depend_on_unattended_locations(architecture: st
     """With argmax, changing an unattended location leaves the log-probabilities unchanged; soft attention changes."""
     decoder = make_decoder(architecture=architecture, attention="hard").eval()
     features, token_ids, _ = make_batch([[5]])
-    _, initial_state = decoder.init_state(features)  # held fixed, since it depends on the mean of all locations
+    initial_memory, initial_state = decoder.init_state(
+        features
+    )  # held fixed, since it depends on the mean of all locations
 
     def run(features: Tensor, attention_fn: AttentionFn = attention.attend_argmax) -> tuple[list[Tensor], list[int]]:
-        memory = Memory(features, decoder.attention.score_fn.project_keys(features))
+        memory = initial_memory._replace(features=features, keys=decoder.attention.score_fn.project_keys(features))
         state, all_log_probs, locations = initial_state, [], []
         for step in range(5):
             log_probs, state, attended = decoder.step(token_ids[..., step], state, memory, attention_fn)

@@ -83,7 +83,7 @@ def reference_caption_loss(
             combined = embedding + decoder.output_hidden.weight @ hidden + decoder.output_hidden.bias
             combined = combined + decoder.output_context.weight @ context
         else:
-            hidden, cell = reference_lstm(decoder, gates, hidden, cell)
+            hidden, cell = reference_lstm(decoder, gates + decoder.global_proj.weight @ features.mean(0), hidden, cell)
             context, weights = reference_attention(decoder, features, hidden, location)
             combined = decoder.attentional_hidden.weight @ torch.cat((context, hidden))
             combined = combined + decoder.attentional_hidden.bias
