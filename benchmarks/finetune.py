@@ -1,9 +1,9 @@
-"""Fine-tuning of a bundled model on a few images of another data set: what it gains there, and what it forgets.
+"""Fine-tuning of a bundled model on a few images of another dataset: what it gains there, and what it forgets.
 
     python -m benchmarks.finetune --new coco --old flickr8k --num-images 200
 
-Draws training images of the new data set by a seed, trains configs/finetune.yaml on them, and prints CIDEr-D before and
-after on the validation splits of both data sets.
+Draws training images of the new dataset by a seed, trains configs/finetune.yaml on them, and prints CIDEr-D before and
+after on the validation splits of both datasets.
 """
 
 import argparse
@@ -20,7 +20,7 @@ CONFIG = "configs/finetune.yaml"
 
 
 def write_subset(source: Path, root: Path, num_images: int, seed: int) -> None:
-    """Write a data set with ``num_images`` training images and all validation images of ``source``, as links."""
+    """Write a dataset with ``num_images`` training images and all validation images of ``source``, as links."""
     records = datasets.load_records(source)
     train = [record for record in records if record.split == "train"]
     drawn = random.Random(seed).sample(train, num_images)
@@ -39,9 +39,9 @@ def captioning(*arguments: str) -> None:
 
 
 def validate(model: str, root: Path, output_dir: Path, features: Path) -> float:
-    """CIDEr-D of a model on the validation split of a data set."""
+    """CIDEr-D of a model on the validation split of a dataset."""
     options = ["--model.init_from", model, "--data.root", str(root), "--data.feature_cache_dir", str(features)]
-    # The vocabulary is that of the model: new words of this data set have no trained embeddings.
+    # The vocabulary is that of the model: new words of this dataset have no trained embeddings.
     logger = ["--trainer.logger.init_args.save_dir", str(output_dir), "--data.extend_vocabulary", "false"]
     output = subprocess.run(
         [sys.executable, "-m", "captioning", "validate", "--config", CONFIG, *options, *logger],
@@ -55,8 +55,8 @@ def validate(model: str, root: Path, output_dir: Path, features: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--new", type=Path, default=Path("coco"), help="data set to adapt to")
-    parser.add_argument("--old", type=Path, default=Path("flickr8k"), help="data set of the model")
+    parser.add_argument("--new", type=Path, default=Path("coco"), help="dataset to adapt to")
+    parser.add_argument("--old", type=Path, default=Path("flickr8k"), help="dataset of the model")
     parser.add_argument("--model", default="flickr8k-soft", help="model to adapt")
     parser.add_argument("--num-images", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)

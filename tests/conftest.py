@@ -1,4 +1,4 @@
-"""Shared fixtures: a small synthetic data set, an untrained captioner, a browser."""
+"""Shared fixtures: a small synthetic dataset, an untrained captioner, a browser."""
 
 import shutil
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a data set of 60 synthetic scenes."""
+    """The directory of a dataset of 60 synthetic scenes."""
     root = tmp_path_factory.mktemp("drawn") / "shapes"
     shapes.generate_dataset(root, num_images=60, seed=3)
     return root

@@ -24,7 +24,7 @@ RECIPES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.yaml") i
 
 
 def data_roots(settings: dict[str, Any]) -> list[str]:
-    """Names of the data sets of a recipe."""
+    """Names of the datasets of a recipe."""
     root = settings["data"]["root"]
     entries = root if isinstance(root, list) else [root]
     return [entry["root"] if isinstance(entry, dict) else entry for entry in entries]
@@ -32,7 +32,7 @@ def data_roots(settings: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_runs(name: str, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data sets are found below CAPTIONING_DATA_DIR, and the run leaves a model file that captions images."""
+    """Datasets are found below CAPTIONING_DATA_DIR, and the run leaves a model file that captions images."""
     settings = yaml.safe_load((REPOSITORY / "configs" / f"{name}.yaml").read_text())
     data_dir = tmp_path / "data-sets"
     data_dir.mkdir()

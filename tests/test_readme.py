@@ -33,7 +33,7 @@ def code_blocks(language: str) -> list[str]:
 
 
 def write_photo_stand_in(root: Path, scenes: Path) -> None:
-    """A data set of synthetic images without the descriptions of their scenes, as a stand-in for photos."""
+    """A dataset of synthetic images without the descriptions of their scenes, as a stand-in for photos."""
     root.mkdir(parents=True)
     shutil.copytree(scenes / "images", root / "images")
     rows = [

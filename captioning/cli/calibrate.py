@@ -16,10 +16,10 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a pretrained model or a .safetensors file")
     parser.add_argument(
-        "--data", nargs="+", type=Path, required=True, metavar="DIR", help="data sets, see data/README.md"
+        "--data", nargs="+", type=Path, required=True, metavar="DIR", help="datasets, see data/README.md"
     )
     parser.add_argument("--split", default="val", help="train, val or test (default val)")
-    parser.add_argument("--num-images", type=int, metavar="N", help="first N images of each data set (default all)")
+    parser.add_argument("--num-images", type=int, metavar="N", help="first N images of each dataset (default all)")
     parser.add_argument(
         "--threshold",
         type=float,

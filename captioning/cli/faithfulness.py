@@ -13,7 +13,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="+", metavar="MODEL", help="a pretrained model or a .safetensors file")
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="data set, see data/README.md")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="dataset, see data/README.md")
     parser.add_argument("--split", default="val", help="train, val or test (default val)")
     parser.add_argument("--num-images", type=int, default=100, metavar="N", help="first N images (default 100)")
     parser.add_argument(

@@ -16,7 +16,7 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="+", metavar="MODEL", help="a pretrained model or a .safetensors file")
     parser.add_argument(
-        "--data", type=Path, required=True, metavar="DIR", help="data set with boxes, see data/README.md"
+        "--data", type=Path, required=True, metavar="DIR", help="dataset with boxes, see data/README.md"
     )
     parser.add_argument("--split", default="test", help="train, val or test (default test)")
     parser.add_argument(

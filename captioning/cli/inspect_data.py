@@ -1,11 +1,11 @@
-"""``captioning inspect-data``: a summary of one or several data sets."""
+"""``captioning inspect-data``: a summary of one or several datasets."""
 
 import argparse
 import sys
 from pathlib import Path
 
 DESCRIPTION = (
-    "Summarize one or several data sets in any layout of data/README.md: images, captions, splits, caption lengths, "
+    "Summarize one or several datasets in any layout of data/README.md: images, captions, splits, caption lengths, "
     "vocabulary coverage, and images that cannot be opened."
 )
 
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> None:
         for config in configs:
             own = [record for record in records if record.dataset == config.label]
             print(f"{config.label}\n{summarize(own)}\n", flush=True)
-        print("all data sets")
+        print("all datasets")
     print(summarize(records), flush=True)
     errors = find_unreadable_images(records)
     for error in errors:

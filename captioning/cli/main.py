@@ -18,8 +18,8 @@ _COMMANDS = {
     "calibrate": "fit the confidence of a model to reference captions",
     "faithfulness": "occlusion test of attention maps",
     "grounding": "compare attention maps with boxes of objects",
-    "inspect-data": "summarize a data set and find unreadable images",
-    "make-shapes": "generate a data set of synthetic scenes",
+    "inspect-data": "summarize a dataset and find unreadable images",
+    "make-shapes": "generate a dataset of synthetic scenes",
     "compress": "write a compact copy of a model file",
     "plot": "plot the training curves of runs (requires the extra 'plots')",
     "export": "write a model as ONNX files, for use without PyTorch",
@@ -65,7 +65,7 @@ def _run_lightning_command(arguments: Sequence[str]) -> None:
 
 
 def _build_parser(command: str | None) -> argparse.ArgumentParser:
-    """Build the parser; only the given command gets its arguments, so that ``--help`` imports nothing heavy."""
+    """Build the parser. Only the module of ``command`` is imported, so ``captioning --help`` starts quickly."""
     parser = argparse.ArgumentParser(
         prog="captioning",
         description="Image captioning with soft and hard attention: a caption, and an attention map for every word.",

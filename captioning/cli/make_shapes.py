@@ -1,4 +1,4 @@
-"""``captioning make-shapes``: a data set of synthetic scenes."""
+"""``captioning make-shapes``: a dataset of synthetic scenes."""
 
 import argparse
 from pathlib import Path

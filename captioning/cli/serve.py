@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     try:
         from captioning.serving.run import serve
-        from captioning.serving.uploads import Limits
+        from captioning.serving.uploads import UploadLimits
     except ModuleNotFoundError as error:
         raise CaptioningError(f"'serve' requires {error.name}: pip install 'captioning[web]'") from None
-    serve(options.model, options.host, options.port, Limits(options.max_request_mb, options.max_image_megapixels))
+    serve(options.model, options.host, options.port, UploadLimits(options.max_request_mb, options.max_image_megapixels))

@@ -3,14 +3,11 @@
 import os
 from pathlib import Path
 
-from captioning.datasets.readers import coco, custom, flickr8k, flickr30k, karpathy
+from captioning.datasets.readers import READERS, coco, karpathy
 from captioning.datasets.readers.boxes import add_boxes
 from captioning.datasets.readers.json_file import load_json
 from captioning.datasets.record import Record
 from captioning.utils.errors import CaptioningError
-
-# Karpathy's JSON is tried first: it often lies beside the files of a dataset, and papers report results on its splits.
-READERS = (karpathy, flickr8k, flickr30k, coco, custom)
 
 
 def resolve_root(root: Path) -> Path:
@@ -22,7 +19,7 @@ def resolve_root(root: Path) -> Path:
 def load_records(root: Path) -> list[Record]:
     """Read the records of a directory (or of a caption file) with the first reader that supports its layout.
 
-    Records have boxes where the data set contains them.
+    Records have boxes where the dataset contains them.
     """
     if not root.exists():
         raise CaptioningError(f"{root}: no such directory; check data.root and CAPTIONING_DATA_DIR")

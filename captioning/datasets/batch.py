@@ -54,7 +54,7 @@ def pad_captions(captions: Sequence[Sequence[Sequence[int]]]) -> tuple[Tensor, T
         captions: for each image, the token ids of each caption from BOS to EOS.
 
     Returns:
-        ``token_ids`` (B, C, T+1) and ``lengths`` (B, C) of :class:`Batch`.
+        ``token_ids`` (B, C, T+1) and ``lengths`` (B, C). A length includes EOS and excludes BOS; 0 means no caption.
     """
     num_captions = max(len(image_captions) for image_captions in captions)
     num_tokens = max(len(token_ids) for image_captions in captions for token_ids in image_captions)

@@ -29,7 +29,7 @@ def hold_out_boxes(records: Sequence[Record], num_images: int) -> list[Record]:
     uses neither their boxes nor their captions.
 
     Args:
-        records: records of a data set.
+        records: records of a dataset.
         num_images: number of images; all, if fewer have boxes.
     """
     candidates = [record.image_path.name for record in records if record.split == "train" and record.boxes]

@@ -124,7 +124,10 @@ def word_category(word: str, previous: str = "") -> str:
 
 @functools.lru_cache(maxsize=100_000)
 def label_category(label: str) -> str:
-    """Return the category of a box: its label if that is a category, otherwise what the last word of the label names.
+    """Return the category of a box label.
+
+    If the label is a category or an alias of one, it is this category. Otherwise it is the category that the last word
+    names, together with the word before it ("hot dog"); "" if it names none.
 
     "aeroplane" -> "airplane", "a boy in a red shirt" -> "shirt", "red circle" -> "circle".
     """

@@ -1,4 +1,4 @@
-"""Mixtures: several data sets that are read as one."""
+"""Mixtures: several datasets that are read as one."""
 
 import dataclasses
 import warnings
@@ -14,7 +14,7 @@ from captioning.utils.errors import CaptioningError
 
 @dataclasses.dataclass(frozen=True)
 class DatasetConfig:
-    """A data set of a mixture.
+    """A dataset of a mixture.
 
     Args:
         root: directory in any layout of data/README.md, or its name below ``$CAPTIONING_DATA_DIR``.
@@ -34,7 +34,7 @@ class DatasetConfig:
         if self.held_out_boxes < 0:
             raise CaptioningError(f"data.root: held_out_boxes of {self.root} must be >= 0, got {self.held_out_boxes}")
         if self.label in ("", ".", "..") or "/" in self.label:
-            raise CaptioningError(f"data.root: '{self.label}' cannot name a data set in metrics; set another name")
+            raise CaptioningError(f"data.root: '{self.label}' cannot name a dataset in metrics; set another name")
 
     @property
     def label(self) -> str:
@@ -43,13 +43,13 @@ class DatasetConfig:
 
 
 def load_mixture(configs: Sequence[DatasetConfig]) -> list[Record]:
-    """Read data sets one after the other. ``Record.dataset`` is the name of the set.
+    """Read datasets one after the other. ``Record.dataset`` is the name of the set.
 
     Training images of one set that have the same content as a validation or test image of another are dropped.
     """
     labels = [config.label for config in configs]
     if repeated := sorted({label for label in labels if labels.count(label) > 1}):
-        raise CaptioningError(f"data.root: several data sets are called '{repeated[0]}'; give them different names")
+        raise CaptioningError(f"data.root: several datasets are called '{repeated[0]}'; give them different names")
     records = [
         dataclasses.replace(record, dataset=config.label)
         for config in configs
@@ -74,7 +74,7 @@ def _drop_leaks(records: Sequence[Record]) -> list[Record]:
     kept = [record for record in records if not is_leak(record)]
     if num_dropped := len(records) - len(kept):
         warnings.warn(
-            f"data.root: dropped {num_dropped} training images that are validation or test images of another data set",
+            f"data.root: dropped {num_dropped} training images that are validation or test images of another dataset",
             stacklevel=2,
         )
     return kept

@@ -31,7 +31,7 @@ class Record:
         split: ``train``, ``val`` or ``test``.
         metadata: further fields of the source, such as image ids or the scene of a synthetic image.
         boxes: annotated objects; None if the image is not annotated, empty if it contains no object of the categories.
-        dataset: name of the data set in a mixture (see :mod:`captioning.datasets.mixture`).
+        dataset: name of the dataset in a mixture (see :mod:`captioning.datasets.mixture`).
     """
 
     image_path: Path

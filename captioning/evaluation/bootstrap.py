@@ -35,10 +35,14 @@ def percentile_interval(resampled: np.ndarray) -> np.ndarray:
 
 
 def ratio_with_ci(sums: np.ndarray, counts: np.ndarray) -> RatioWithCI:
-    """Σ sums / Σ counts from sums (N, …) and counts (N,) per image.
+    """Return Σ sums / Σ counts over images, with its 95 % bootstrap interval.
 
     With the number of words as ``counts`` this is the mean over words. Images are resampled, since the words of an
     image are not independent.
+
+    Args:
+        sums: (N, …), sum of each image.
+        counts: (N,), count of each image; images with count 0 are ignored.
     """
     sums, counts = sums[counts > 0], counts[counts > 0]
     weights = _cached_weights(len(counts))

@@ -41,7 +41,7 @@ class ImageGrounding(NamedTuple):
     record: Record
     caption: Caption
     words: list[WordGrounding]
-    named: set[str]  # categories that the caption names, of those that the data set annotates
+    named: set[str]  # categories that the caption names, of those that the dataset annotates
     present: set[str]  # categories with a box in the image
 
 
@@ -53,7 +53,7 @@ def measure_grounding(
     Args:
         captioner: the model with its generation settings and attention mode.
         records: annotated images.
-        categories: categories that the data set annotates. An image without a box of another category may contain it.
+        categories: categories that the dataset annotates. An image without a box of another category may contain it.
         slack: boxes are extended by this fraction of the shorter image side for pointing, since the center of a cell
             may lie beside a small object in it.
     """

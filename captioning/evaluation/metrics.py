@@ -50,10 +50,10 @@ def bleu_from_statistics(statistics: np.ndarray) -> np.ndarray:
 
 
 def rouge_l(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> list[float]:
-    """Compute ROUGE-L (Lin 2004) of each caption; the value of the set is the mean.
+    """Compute ROUGE-L (Lin 2004) of each caption. The corpus score is the mean over captions.
 
-    It is the F-score (β = 1.2) of the best precision and the best recall over the references of the image, based on
-    the longest common subsequence.
+    It is the F-score (β = 1.2) of precision and recall, which are based on the longest common subsequence. Each is
+    maximized over the references separately, as in the COCO evaluation.
     """
     return [
         _rouge_l(hypothesis, image_references)

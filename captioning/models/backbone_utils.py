@@ -23,7 +23,7 @@ class Backbone(NamedTuple):
 
 
 class ConcatBackbones(nn.ModuleDict):
-    """Applies several backbones to the same pixels and concatenates their feature maps along the channels."""
+    """Applies several networks to the same pixels and concatenates their feature maps along the channel dimension."""
 
     def forward(self, pixels: Tensor) -> Tensor:
         return torch.cat([backbone(pixels) for backbone in self.values()], dim=1)  # (B, sum of D, H, W)

@@ -113,6 +113,7 @@ class Decoder(nn.Module):
         state = DecoderState(self.init_hidden(mean).tanh(), self.init_cell(mean).tanh())
         gates = mean.new_zeros(len(mean), 1, 1)
         import os
+
         if self.architecture == "luong" and not os.environ.get("NOGLOBAL"):
             gates = self.global_proj(mean)
         return Memory(features, self.attention.score_fn.project_keys(features), gates), state

@@ -38,7 +38,7 @@ class StepOutputs(NamedTuple):
 
 
 class HardAttentionTrace(NamedTuple):
-    """Attended locations of hard attention per token, and the inputs to recompute a token at another location."""
+    """Attended location of each token, and the decoder inputs that its logits at another location require."""
 
     token_index: Tensor  # (N, 3), indices (image, caption, step) of each token
     attention_log_probs: Tensor  # (N, L), log α

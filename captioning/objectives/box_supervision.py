@@ -67,10 +67,11 @@ class BoxSupervision(OutputTerm):
         return -mass.clamp(min=_MIN_MASS).log().sum() / int(output.token_mask[..., 0].sum())
 
     def _location_masks(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Weight of each location for each category that has boxes in the batch.
+        """Compute which locations the boxes of each category cover.
 
         Returns:
-            Masks (B, K + 1, L), where row 0 is zero, and the row of each category of the vocabulary, 0 without boxes.
+            masks: (B, K + 1, L), values from 0 to 1, one row per category that has boxes in the batch; row 0 is zero.
+            mask_rows: row of each category id in ``masks``; 0 if the batch has no box of the category.
         """
         image_boxes = [self._boxes(record, view) for record, view in zip(batch.records, batch.views, strict=True)]
         category_ids = self._categories.category_ids

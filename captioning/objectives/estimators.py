@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from captioning.models.attention import AttentionFn, attend_sample, attend_straight_through_gumbel
-from captioning.objectives.attention_rollout import AttentionRollout
 from captioning.objectives.base import check_minimum
+from captioning.objectives.location_samples import LocationSamples
 from captioning.objectives.moving_average import MovingAverage
 from captioning.utils.errors import CaptioningError
 
@@ -65,9 +65,9 @@ class GradientEstimator(nn.Module, ABC):
         return functools.partial(attend_sample, generator=generator)
 
     @abstractmethod
-    def estimate(self, rollout: AttentionRollout) -> Estimate: ...
+    def estimate(self, samples: LocationSamples) -> Estimate: ...
 
-    def update(self, rollout: AttentionRollout) -> None:
+    def update(self, samples: LocationSamples) -> None:
         """Update state after a training step."""
 
 
@@ -90,14 +90,14 @@ class Reinforce(GradientEstimator):
             raise CaptioningError(f"Reinforce.decay is {decay}: must be at least 0 and less than 1")
         self.average_return = MovingAverage(decay)  # b
 
-    def estimate(self, rollout: AttentionRollout) -> Estimate:
-        returns = rollout.rewards.sum(dim=-1, keepdim=True).expand_as(rollout.rewards)
+    def estimate(self, samples: LocationSamples) -> Estimate:
+        returns = samples.rewards.sum(dim=-1, keepdim=True).expand_as(samples.rewards)
         is_initialized = self.average_return.num_updates > 0
-        return Estimate(rollout.rewards, returns, torch.where(is_initialized, self.average_return.value, returns))
+        return Estimate(samples.rewards, returns, torch.where(is_initialized, self.average_return.value, returns))
 
-    def update(self, rollout: AttentionRollout) -> None:
+    def update(self, samples: LocationSamples) -> None:
         """Move the baseline toward the mean over the captions with sampled locations."""
-        self.average_return.update(rollout.rewards.sum(-1), rollout.is_sampled[..., 0])
+        self.average_return.update(samples.rewards.sum(-1), samples.is_sampled[..., 0])
 
 
 class LeaveOneOut(GradientEstimator):
@@ -113,9 +113,9 @@ class LeaveOneOut(GradientEstimator):
     def __init__(self, num_samples: int = 4, score_function_weight: float = 1.0) -> None:
         super().__init__(num_samples, score_function_weight)
 
-    def estimate(self, rollout: AttentionRollout) -> Estimate:
-        returns = rollout.sum_affected(rollout.rewards)
-        return Estimate(rollout.rewards, returns, leave_one_out_mean(returns))
+    def estimate(self, samples: LocationSamples) -> Estimate:
+        returns = samples.sum_affected(samples.rewards)
+        return Estimate(samples.rewards, returns, leave_one_out_mean(returns))
 
 
 class LearnedBaseline(GradientEstimator):
@@ -140,22 +140,22 @@ class LearnedBaseline(GradientEstimator):
     def setup(self, hidden_size: int) -> None:
         self.value_head = nn.Linear(hidden_size, 2)
 
-    def estimate(self, rollout: AttentionRollout) -> Estimate:
-        hidden = rollout.arrange(rollout.trace.state.hidden.detach())  # (R, S, T, H)
+    def estimate(self, samples: LocationSamples) -> Estimate:
+        hidden = samples.arrange(samples.trace.state.hidden.detach())  # (R, S, T, H)
         offset, per_token = self.value_head(hidden).unbind(-1)  # (R, S, T) each
-        tokens_left = rollout.sum_affected(rollout.token_mask.long())  # including the current token
-        baseline = (offset + (per_token + self.average_reward.value) * tokens_left) * rollout.token_mask
-        returns = rollout.sum_affected(rollout.rewards)
-        errors = (returns.detach() - baseline) / tokens_left.clamp(min=1) * rollout.is_sampled
+        tokens_left = samples.sum_affected(samples.token_mask.long())  # including the current token
+        baseline = (offset + (per_token + self.average_reward.value) * tokens_left) * samples.token_mask
+        returns = samples.sum_affected(samples.rewards)
+        errors = (returns.detach() - baseline) / tokens_left.clamp(min=1) * samples.is_sampled
         # A mean over tokens: the gradient norm is clipped over all parameters, and the head must not dominate it.
-        baseline_loss = errors.square().sum() / rollout.token_mask.sum()
+        baseline_loss = errors.square().sum() / samples.token_mask.sum()
         is_fitted = self.average_reward.num_updates >= self.warmup_steps
         return Estimate(
-            rollout.rewards, returns, torch.where(is_fitted, baseline, returns), baseline_loss=baseline_loss
+            samples.rewards, returns, torch.where(is_fitted, baseline, returns), baseline_loss=baseline_loss
         )
 
-    def update(self, rollout: AttentionRollout) -> None:
-        self.average_reward.update(rollout.rewards, rollout.is_sampled)
+    def update(self, samples: LocationSamples) -> None:
+        self.average_reward.update(samples.rewards, samples.is_sampled)
 
 
 class StraightThroughGumbel(GradientEstimator):
@@ -171,9 +171,9 @@ class StraightThroughGumbel(GradientEstimator):
     def attention_fn(self, generator: torch.Generator) -> AttentionFn:
         return functools.partial(attend_straight_through_gumbel, generator=generator)
 
-    def estimate(self, rollout: AttentionRollout) -> Estimate:
-        zeros = torch.zeros_like(rollout.rewards)
-        return Estimate(rollout.rewards, zeros, zeros)
+    def estimate(self, samples: LocationSamples) -> Estimate:
+        zeros = torch.zeros_like(samples.rewards)
+        return Estimate(samples.rewards, zeros, zeros)
 
 
 class TopKMarginalized(GradientEstimator):
@@ -193,23 +193,23 @@ class TopKMarginalized(GradientEstimator):
         check_minimum("TopKMarginalized.k", k, 1)
         self.k = k
 
-    def estimate(self, rollout: AttentionRollout) -> Estimate:
-        attention_log_probs = rollout.arrange(rollout.trace.attention_log_probs)  # (R, S, T, L)
+    def estimate(self, samples: LocationSamples) -> Estimate:
+        attention_log_probs = samples.arrange(samples.trace.attention_log_probs)  # (R, S, T, L)
         log_probs, locations = attention_log_probs.topk(min(self.k, attention_log_probs.shape[-1]))  # (R, S, T, K)
-        rewards = rollout.log_prob_at(locations)  # (R, S, T, K)
-        is_expectation = rollout.locations < 0
+        rewards = samples.log_prob_at(locations)  # (R, S, T, K)
+        is_expectation = samples.locations < 0
         # Samples among the K locations are part of the exact sum already.
-        is_outside = ~is_expectation & (locations != rollout.locations[..., None]).all(dim=-1)
+        is_outside = ~is_expectation & (locations != samples.locations[..., None]).all(dim=-1)
         mean_reward = (log_probs.detach().softmax(dim=-1) * rewards).sum(-1)  # (R, S, T)
         # Σ_i α_i ∂ r_i: the mean over the K locations if the sample is one of them, otherwise the sample.
-        read = torch.where(is_outside | is_expectation, rollout.rewards, mean_reward)
+        read = torch.where(is_outside | is_expectation, samples.rewards, mean_reward)
         # Σ_i r_i ∂ α_i over the K locations; subtracting their mean reward leaves the expectation unchanged.
         advantages = (rewards - mean_reward[..., None]).detach()
         marginal = (log_probs.exp() * advantages).sum(-1).masked_fill(is_expectation, 0.0)
-        later = rollout.sum_affected(read) - read
+        later = samples.sum_affected(read) - read
         return Estimate(
             pathwise=read,
-            returns=later + is_outside * rollout.rewards,
+            returns=later + is_outside * samples.rewards,
             baseline=leave_one_out_mean(later) + is_outside * mean_reward.detach(),
             marginal=marginal,
         )

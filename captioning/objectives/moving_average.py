@@ -24,7 +24,7 @@ class MovingAverage(nn.Module):
 
     @torch.no_grad()
     def update(self, values: Tensor, mask: Tensor) -> None:
-        """Update with the mean of the values at which the mask of the same shape is true; without any, do nothing."""
+        """Update with the mean of ``values[mask]``. Does nothing if no element of the mask is true."""
         count = mask.sum()
         if count == 0:
             return

@@ -60,11 +60,11 @@ def nearest_neighbors(mean_features: Tensor, k: int) -> list[list[int]]:
 def nearest_neighbors_within(mean_features: Tensor, groups: Sequence[str], k: int) -> list[list[int]]:
     """The nearest neighbors of each image in its own group.
 
-    References of another data set would reward the style of its captions.
+    References of another dataset would reward the style of its captions.
 
     Args:
         mean_features: (N, D), float32.
-        groups: N names of the data sets.
+        groups: N names of the datasets.
         k: number of neighbors.
     """
     neighbors: list[list[int]] = [[] for _ in groups]

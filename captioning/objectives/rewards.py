@@ -16,7 +16,7 @@ from captioning.preprocessing.vocabulary import Vocabulary
 _EOS = Vocabulary.SPECIAL_TOKENS[Vocabulary.EOS_ID]
 
 
-class CiderReward:
+class CiderDReward:
     """CIDEr-D with document frequencies of the training images.
 
     The end token counts as a word. Otherwise truncated captions ("a dog with a") would receive the same reward as
@@ -53,16 +53,16 @@ class CiderReward:
         return (1 - self.neighbor_weight) * own_reward + self.neighbor_weight * mean
 
 
-def build_reward(data: TrainData, vocabulary: Vocabulary, neighbors: NeighborReward | None) -> CiderReward:
+def build_reward(data: TrainData, vocabulary: Vocabulary, neighbors: NeighborReward | None) -> CiderDReward:
     """The reward of a run on this training data."""
     if neighbors is None:
-        return CiderReward(data.records, vocabulary)
+        return CiderDReward(data.records, vocabulary)
     table = nearest_neighbors_within(data.mean_features(), [record.dataset for record in data.records], neighbors.k)
-    return CiderReward(data.records, vocabulary, table, neighbors.weight)
+    return CiderDReward(data.records, vocabulary, table, neighbors.weight)
 
 
 def compute_rewards(
-    reward: CiderReward, records: Sequence[Record], hypotheses: Sequence[Sequence[Hypothesis]]
+    reward: CiderDReward, records: Sequence[Record], hypotheses: Sequence[Sequence[Hypothesis]]
 ) -> Tensor:
     """Rewards (B, C) of the hypotheses of each record."""
     return torch.tensor(

@@ -12,11 +12,11 @@ from captioning.datasets.record import Record
 from captioning.generation import Hypothesis, greedy_search, mask_special_tokens
 from captioning.models.attention import AttentionFn, attend_sample
 from captioning.models.decoder import Decoder
-from captioning.objectives.attention_rollout import attend_sequence
 from captioning.objectives.base import CaptionModel, LossOutput, Objective, StepContext, TrainData, caption_nll
 from captioning.objectives.estimators import leave_one_out_mean
+from captioning.objectives.location_samples import attend_sequence
 from captioning.objectives.neighbors import NeighborReward
-from captioning.objectives.rewards import CiderReward, build_reward, compute_rewards
+from captioning.objectives.rewards import CiderDReward, build_reward, compute_rewards
 from captioning.objectives.rollout import Rollout, SampledRollout
 from captioning.objectives.token_cross_entropy import token_cross_entropy
 from captioning.preprocessing.vocabulary import Vocabulary
@@ -36,7 +36,7 @@ class ScoredRollouts(NamedTuple):
 
 def collect_rollouts(
     rollout: Rollout,
-    reward: CiderReward,
+    reward: CiderDReward,
     model: CaptionModel,
     features: Tensor,
     records: Sequence[Record],
@@ -155,7 +155,7 @@ class SelfCritical(Objective):
         self.neighbors = neighbors
         self.sample_locations = sample_locations
         self._vocabulary: Vocabulary | None = None
-        self._reward: CiderReward | None = None
+        self._reward: CiderDReward | None = None
 
     def setup(self, model: CaptionModel) -> None:
         if self.sample_locations and not model.decoder.is_hard:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from captioning.datasets.batch import Batch
 from captioning.models.attention import AttentionFn, attend_expectation, attend_mixed
-from captioning.objectives.attention_rollout import AttentionRollout
 from captioning.objectives.base import (
     CaptionModel,
     LossOutput,
@@ -25,6 +24,7 @@ from captioning.objectives.base import (
 )
 from captioning.objectives.diagnostics import ArgmaxProbe, gradient_norm
 from captioning.objectives.estimators import GradientEstimator
+from captioning.objectives.location_samples import LocationSamples
 from captioning.objectives.moving_average import MovingAverage
 from captioning.objectives.scheduled_sampling import scheduled_inputs
 from captioning.utils.errors import CaptioningError
@@ -113,8 +113,8 @@ class VariationalBound(Objective):
         inputs = scheduled_inputs(model.decoder, features, batch, self.scheduled_sampling, step, attend_expectation)
         attention_fn, num_samples = self.attention_fn(expectation_mask, generator), self.estimator.num_samples
         output = model.decoder(features, batch.token_ids, batch.lengths, attention_fn, inputs, num_samples)
-        rollout = AttentionRollout(output, num_samples, model.decoder, self.label_smoothing)
-        bound = self.estimate(rollout, batch.num_captions)
+        samples = LocationSamples(output, num_samples, model.decoder, self.label_smoothing)
+        bound = self.estimate(samples, batch.num_captions)
         loss, term_metrics = add_terms(bound.loss, self.terms, output, features, batch)
         metrics = {
             "nll": -bound.statistics["reward"],
@@ -150,16 +150,18 @@ class VariationalBound(Objective):
             return sample_fn
         return functools.partial(attend_mixed, expectation_mask=expectation_mask, attention_fn=sample_fn)
 
-    def estimate(self, rollout: AttentionRollout, num_captions: int) -> BoundEstimate:
-        """Estimate −L_s per caption, and update the estimator's state in training mode.
+    def estimate(self, samples: LocationSamples, num_captions: int) -> BoundEstimate:
+        """Compute loss terms whose gradients estimate the gradient of −L_s, averaged over captions.
+
+        In training mode this also updates the state of the estimator.
 
         Args:
-            rollout: teacher-forced captions with sampled locations.
-            num_captions: number of captions, without their S samples.
+            samples: teacher-forced captions with sampled locations.
+            num_captions: number of captions in the batch; the S samples of a caption count once.
         """
-        pathwise, returns, baseline, marginal, baseline_loss = self.estimator.estimate(rollout)
-        advantages = (returns - baseline).detach() * rollout.is_sampled  # (R, S, T)
-        score_function = advantages * rollout.sampled_log_probs
+        pathwise, returns, baseline, marginal, baseline_loss = self.estimator.estimate(samples)
+        advantages = (returns - baseline).detach() * samples.is_sampled  # (R, S, T)
+        score_function = advantages * samples.sampled_log_probs
         if marginal is not None:
             score_function = score_function + marginal
 
@@ -167,18 +169,18 @@ class VariationalBound(Objective):
         weight = self.estimator.score_function_weight * self._advantage_scale()
         terms = {"pathwise": -pathwise.sum() / count, "score_function": -weight * score_function.sum() / count}
         if self.entropy_weight:
-            terms["entropy"] = -self.entropy_weight * rollout.entropies.sum() / count
+            terms["entropy"] = -self.entropy_weight * samples.entropies.sum() / count
         if baseline_loss is not None:
             terms["baseline"] = baseline_loss
-        sampled = advantages[rollout.is_sampled]
+        sampled = advantages[samples.is_sampled]
         statistics = {
-            "reward": rollout.rewards.sum() / count,
-            "baseline": (baseline * rollout.token_mask)[..., 0].sum() / count,
+            "reward": samples.rewards.sum() / count,
+            "baseline": (baseline * samples.token_mask)[..., 0].sum() / count,
             "advantage_variance": sampled.var(correction=0) if len(sampled) else sampled.sum(),
-            "attention_entropy": rollout.entropies.sum() / rollout.token_mask.sum(),
+            "attention_entropy": samples.entropies.sum() / samples.token_mask.sum(),
         }
         if self.training:
-            self.estimator.update(rollout)
+            self.estimator.update(samples)
             self.advantage_square.update(advantages.square(), advantages != 0)
         return BoundEstimate(terms, {name: value.detach() for name, value in statistics.items()})
 

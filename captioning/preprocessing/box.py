@@ -1,4 +1,4 @@
-"""Rectangles in relative coordinates. This module does not import torch, so that data sets are read without it."""
+"""Rectangles in relative coordinates. This module does not import torch, so that datasets are read without it."""
 
 from typing import NamedTuple
 

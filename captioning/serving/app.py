@@ -32,7 +32,7 @@ from captioning.serving.schemas import (
     check_effective,
     describe_parameters,
 )
-from captioning.serving.uploads import Limits, read_uploads
+from captioning.serving.uploads import UploadLimits, read_uploads
 from captioning.utils.errors import CaptioningError
 from captioning.visualization import export
 from captioning.visualization.encoding import encode_jpeg, encode_png
@@ -92,7 +92,7 @@ class Service:
         batcher: runs the models.
     """
 
-    def __init__(self, captioners: Mapping[str, Captioner], limits: Limits, batcher: DynamicBatcher) -> None:
+    def __init__(self, captioners: Mapping[str, Captioner], limits: UploadLimits, batcher: DynamicBatcher) -> None:
         self.captioners = captioners
         self.limits = limits
         self.batcher = batcher
@@ -124,7 +124,7 @@ class Service:
 
 def create_app(
     captioners: Mapping[str, Captioner],
-    limits: Limits = Limits(),
+    limits: UploadLimits = UploadLimits(),
     batcher: DynamicBatcher | None = None,
     host: str = "127.0.0.1",
 ) -> FastAPI:

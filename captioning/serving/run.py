@@ -13,20 +13,20 @@ from PIL import Image
 from captioning.captioner import Captioner
 from captioning.serving.app import create_app
 from captioning.serving.middleware import logger as request_logger
-from captioning.serving.uploads import Limits
+from captioning.serving.uploads import UploadLimits
 from captioning.utils.errors import CaptioningError
 
 _MAX_CONNECTIONS = 128  # each may hold a request body in memory
 
 
-def serve(models: Sequence[str], host: str, port: int, limits: Limits) -> None:
+def serve(models: Sequence[str], host: str, port: int, limits: UploadLimits) -> None:
     """Serve the page and the REST API until interrupted.
 
     Args:
-        models: names of pretrained models or paths of model files; the first is the default of a request.
+        models: names of pretrained models or paths of model files; a request that names no model uses the first.
         host: address to bind to.
         port: port to bind to; 0 selects a free one.
-        limits: limits of a request.
+        limits: maximum size, number of images and duration of a request.
     """
     with _open_socket(host, port) as listener:  # before the models are loaded, which takes seconds
         captioners = load_captioners(models)

@@ -18,7 +18,7 @@ _DRAIN_FACTOR = 4  # a body of more than this many times the limit is not read t
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class UploadLimits:
     """Limits of a request.
 
     Args:
@@ -51,7 +51,7 @@ class _InMemoryMultiPartParser(MultiPartParser):
     spool_max_size = 0  # never spools to disk; the size of the body is limited already
 
 
-async def read_uploads(request: Request, limits: Limits) -> list[Upload]:
+async def read_uploads(request: Request, limits: UploadLimits) -> list[Upload]:
     """Return the images of a multipart form, or the whole body as one image. Invalid requests raise HTTP errors 4xx."""
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > _DRAIN_FACTOR * limits.max_bytes:
@@ -71,7 +71,7 @@ async def read_uploads(request: Request, limits: Limits) -> list[Upload]:
     return [Upload(_DEFAULT_NAME, content)]
 
 
-async def _limit_stream(stream: AsyncIterator[bytes], limits: Limits) -> AsyncGenerator[bytes, None]:
+async def _limit_stream(stream: AsyncIterator[bytes], limits: UploadLimits) -> AsyncGenerator[bytes, None]:
     """Yield the chunks of a body. The rest of a body that is too large is discarded, since many clients read the
     response only after they have sent everything.
     """
@@ -86,7 +86,7 @@ async def _limit_stream(stream: AsyncIterator[bytes], limits: Limits) -> AsyncGe
         raise _too_large(limits, size)
 
 
-def _too_large(limits: Limits, size: int | None) -> HTTPException:
+def _too_large(limits: UploadLimits, size: int | None) -> HTTPException:
     got = "" if size is None else f", got {size / 1e6:.1f} MB"
     return HTTPException(
         413,
@@ -95,7 +95,7 @@ def _too_large(limits: Limits, size: int | None) -> HTTPException:
     )
 
 
-async def _read_form(request: Request, chunks: AsyncGenerator[bytes, None], limits: Limits) -> list[Upload]:
+async def _read_form(request: Request, chunks: AsyncGenerator[bytes, None], limits: UploadLimits) -> list[Upload]:
     max_images = limits.max_images
     parser = _InMemoryMultiPartParser(request.headers, chunks, max_files=max_images, max_fields=max_images)
     try:

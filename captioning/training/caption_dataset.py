@@ -1,4 +1,4 @@
-"""Data set of captioned images, loaded a batch at a time from image files or from feature caches."""
+"""Dataset of captioned images, loaded a batch at a time from image files or from feature caches."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""LightningDataModule: records of a data set, the vocabulary, feature caches and data loaders."""
+"""LightningDataModule: records of a dataset, the vocabulary, feature caches and data loaders."""
 
 import functools
 from collections import Counter
@@ -59,7 +59,7 @@ def _identity_collate(batch: Any) -> Any:
 
 
 class CaptionDataModule(pl.LightningDataModule):
-    """A data set of captioned images.
+    """A dataset of captioned images.
 
     Args:
         root: directory in any layout of data/README.md, or its name below ``$CAPTIONING_DATA_DIR``. For several data
@@ -125,7 +125,7 @@ class CaptionDataModule(pl.LightningDataModule):
         roots = root if isinstance(root, list) else [root]
         self.datasets = [item if isinstance(item, DatasetConfig) else DatasetConfig(Path(item)) for item in roots]
         if not self.datasets:
-            raise CaptioningError("data.root is an empty list; give at least one data set")
+            raise CaptioningError("data.root is an empty list; give at least one dataset")
         if num_scenes and len(self.datasets) > 1:
             raise CaptioningError("data.num_scenes requires a single data.root; generate scenes with make-shapes first")
         self.num_scenes = num_scenes
@@ -221,7 +221,7 @@ class CaptionDataModule(pl.LightningDataModule):
         return records
 
     def _weights(self, records: Sequence[Record]) -> list[tuple[int, float]]:
-        """Number of records and weight of each data set, in the order of the records."""
+        """Number of records and weight of each dataset, in the order of the records."""
         counts = Counter(record.dataset for record in records)
         return [(counts[config.label], config.weight) for config in self.datasets]
 

@@ -7,7 +7,7 @@ Each extractor with its transform has a directory, whose name contains a fingerp
 - ``meta.json``: the shape of a row, and a description of the extractor.
 
 Rows are only appended, and before their keys, so an interrupted build continues where it stopped. An entry depends on
-nothing but its key and the extractor: data sets, mixtures of them and runs share entries.
+nothing but its key and the extractor: datasets, mixtures of them and runs share entries.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Batch sampling: an epoch of one or several data sets, captions of similar length together, a part for each process.
+"""Batch sampling: an epoch of one or several datasets, captions of similar length together, a part for each process.
 
 Everything that is drawn depends on seed and epoch only, so that a resumed run repeats it.
 """
@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 
 
 class SampleKey(NamedTuple):
-    """An image of a data set in one of its views, with all or some of its captions.
+    """An image of a dataset in one of its views, with all or some of its captions.
 
     Args:
         image_index: index of the image.
@@ -28,7 +28,7 @@ class EpochShuffleSampler(Sampler[int]):
     """Indices of the images of an epoch in random order.
 
     Args:
-        groups: number of images and weight of each data set, whose images follow each other. A weight of 2 repeats
+        groups: number of images and weight of each dataset, whose images follow each other. A weight of 2 repeats
             every image, a weight of 0.5 draws half of the images in each epoch.
         seed: random seed; None for every image once, in order.
     """
@@ -70,7 +70,7 @@ class LengthGroupedBatchSampler(Sampler[list[SampleKey]]):
         rank: rank of this process.
         num_replicas: number of processes.
         views: allowed views of each image, of which one is drawn each time; None for view 0.
-        groups: number of images and weight of each data set, see EpochShuffleSampler; None for a single one.
+        groups: number of images and weight of each dataset, see EpochShuffleSampler; None for a single one.
         captions_per_image: maximum number of captions that are drawn each time; None for all.
     """
 

@@ -74,7 +74,7 @@ def predict(model: CaptionModel, batch: Batch, features: Tensor) -> list[Predict
 def compute_metrics(predictions: Sequence[Prediction], trainer: pl.Trainer) -> dict[str, float]:
     """Corpus-level metrics of the predictions of all processes.
 
-    With several data sets they are named ``<data set>/<metric>``, and ``<metric>`` is their unweighted mean.
+    With several datasets they are named ``<dataset>/<metric>``, and ``<metric>`` is their unweighted mean.
     """
     if trainer.world_size > 1:
         gathered: list[Any] = [None] * trainer.world_size
@@ -114,7 +114,7 @@ def _dataset_metrics(
 
 
 def format_metrics(values: Mapping[str, float], stage: str) -> str:
-    """Table of the logged metrics ``stage/…``: a row per metric, a column per data set and one for their mean."""
+    """Table of the logged metrics ``stage/…``: a row per metric, a column per dataset and one for their mean."""
     table: dict[str, dict[str, float]] = {}
     for name, value in values.items():
         *prefix, metric = name.removeprefix(f"{stage}/").split("/")

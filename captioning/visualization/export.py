@@ -82,12 +82,15 @@ class OverlayWriter:
         _make_dir(output_dir)
 
     def write(self, path: Path, caption: "Caption", title: str | None = None) -> dict[str, str]:
-        """Write the caption of an image and return the path of each format (for ``frames``, of its directory).
+        """Write the overlays of one caption in all formats.
 
         Args:
             path: one of ``image_paths``.
-            caption: the caption.
+            caption: caption of this image.
             title: heading of the page; by default the name of the image.
+
+        Returns:
+            The path of the file of each format; for ``frames`` the path of their directory.
         """
         image = caption.open_image(self._min_decode_side())
         renderer = caption.renderer(self._colormap, self._opacity)

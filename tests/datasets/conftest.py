@@ -1,4 +1,4 @@
-"""Small images in the layouts of the data sets."""
+"""Small images in the layouts of the datasets."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -14,7 +14,7 @@ from captioning.utils.errors import CaptioningError
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a second data set."""
+    """The directory of a second dataset."""
     root = tmp_path_factory.mktemp("other") / "scenes"
     shapes.generate_dataset(root, num_images=20, seed=4)
     return root
@@ -36,7 +36,7 @@ def test_boxes_are_held_out_per_data_set(drawn: Path, other: Path) -> None:
 
 
 def test_training_images_that_another_set_evaluates_are_dropped(drawn: Path, tmp_path: Path) -> None:
-    """Of two copies of a data set, one with all images in the training split."""
+    """Of two copies of a dataset, one with all images in the training split."""
     copy = tmp_path / "copy"
     copy.mkdir()
     records = load_records(drawn)
@@ -49,7 +49,7 @@ def test_training_images_that_another_set_evaluates_are_dropped(drawn: Path, tmp
     evaluated = {number for number, record in enumerate(records) if record.split != "train"}
     leaks = [r for r in copied if r.split == "train" and int(r.image_path.stem.removeprefix("renamed")) in evaluated]
     assert leaks
-    with pytest.warns(UserWarning, match="training images that are validation or test images of another data set"):
+    with pytest.warns(UserWarning, match="training images that are validation or test images of another dataset"):
         mixed = load_mixture([DatasetConfig(drawn), DatasetConfig(copy)])
     assert not {record.image_path for record in leaks} & {record.image_path for record in mixed}
     assert {record.image_path for record in mixed} <= {record.image_path for record in [*records, *copied]}
@@ -60,7 +60,7 @@ def test_training_images_that_another_set_evaluates_are_dropped(drawn: Path, tmp
     [
         ({"weight": 0}, "weight of x must be > 0, got 0"),
         ({"held_out_boxes": -1}, "held_out_boxes of x must be >= 0, got -1"),
-        ({"name": "a/b"}, "'a/b' cannot name a data set"),
+        ({"name": "a/b"}, "'a/b' cannot name a dataset"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, float | str], message: str) -> None:
@@ -69,7 +69,7 @@ def test_wrong_settings_are_refused(settings: dict[str, float | str], message: s
 
 
 def test_names_must_differ(drawn: Path) -> None:
-    with pytest.raises(CaptioningError, match="several data sets are called 'shapes'; give them different names"):
+    with pytest.raises(CaptioningError, match="several datasets are called 'shapes'; give them different names"):
         load_mixture([DatasetConfig(drawn), DatasetConfig(drawn)])
 
 
@@ -78,6 +78,6 @@ def test_inspect_data_summarizes_each_data_set_and_all(
 ) -> None:
     main(["inspect-data", str(drawn), str(other)])
     output = capsys.readouterr().out
-    positions = [output.index(heading) for heading in ("shapes\n", "scenes\n", "all data sets\n")]
+    positions = [output.index(heading) for heading in ("shapes\n", "scenes\n", "all datasets\n")]
     assert positions == sorted(positions)
     assert "80" in output[positions[2] :]

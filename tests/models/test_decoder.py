@@ -12,8 +12,8 @@ from captioning.models.attention import AttentionFn
 from captioning.models.caption_blocks import active_blocks
 from captioning.models.decoder import Decoder
 from captioning.models.feature_mixer import SpatialDropout
-from captioning.objectives.attention_rollout import attend_sequence
 from captioning.objectives.base import caption_nll
+from captioning.objectives.location_samples import attend_sequence
 from captioning.objectives.terms import doubly_stochastic_penalty
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError

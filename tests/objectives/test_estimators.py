@@ -18,8 +18,8 @@ from captioning.objectives import (
     TopKMarginalized,
     VariationalBound,
 )
-from captioning.objectives.attention_rollout import AttentionRollout, attend_sequence, rewards_to_go
 from captioning.objectives.estimators import GradientEstimator, leave_one_out_mean
+from captioning.objectives.location_samples import LocationSamples, attend_sequence, rewards_to_go
 from captioning.utils.errors import CaptioningError
 
 MakeEstimator = Callable[[], GradientEstimator]
@@ -97,20 +97,20 @@ def test_normalized_advantages_do_not_depend_on_the_scale_of_the_rewards() -> No
     for factor in (1.0, 5.0):
         case = make_case(seed=0, num_locations=4)
         objective = VariationalBound(LeaveOneOut(), expectation_prob=0.0, normalize_advantages=True).double()
-        rollout = sample_rollout(case, objective.estimator)
-        rollout.__dict__["rewards"] = factor * rollout.rewards
-        first = objective.estimate(rollout, case.num_captions)
+        samples = draw_samples(case, objective.estimator)
+        samples.__dict__["rewards"] = factor * samples.rewards
+        first = objective.estimate(samples, case.num_captions)
         assert first.terms["score_function"] == 0, "the first batch only initializes the average"
-        terms[factor] = objective.estimate(rollout, case.num_captions).terms["score_function"].item()
+        terms[factor] = objective.estimate(samples, case.num_captions).terms["score_function"].item()
     assert terms[1.0] == pytest.approx(terms[5.0])
     assert terms[1.0] != 0
 
 
-def sample_rollout(case: exact_case.Case, estimator: GradientEstimator) -> AttentionRollout:
+def draw_samples(case: exact_case.Case, estimator: GradientEstimator) -> LocationSamples:
     token_ids, lengths = (part.repeat_interleave(estimator.num_samples, 1) for part in (case.token_ids, case.lengths))
     attention_fn = estimator.attention_fn(torch.Generator().manual_seed(0))
     output = case.decoder(case.features, token_ids, lengths, attention_fn)
-    return AttentionRollout(output, estimator.num_samples, case.decoder)
+    return LocationSamples(output, estimator.num_samples, case.decoder)
 
 
 @pytest.mark.parametrize("unit", ["image", "batch"])
@@ -205,7 +205,7 @@ def test_loss_does_not_depend_on_the_batch_size(estimator_class: type[GradientEs
             part.repeat(copies, *(1 for _ in part.shape[1:])) for part in (case.features, token_ids, lengths, locations)
         )
         output = case.decoder(features, ids, counts, attend_sequence(repeated, case.decoder))
-        return objective.estimate(AttentionRollout(output, num_samples, case.decoder), 4 * copies).loss
+        return objective.estimate(LocationSamples(output, num_samples, case.decoder), 4 * copies).loss
 
     torch.testing.assert_close(loss(1), loss(3))
 

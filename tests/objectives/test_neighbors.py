@@ -5,7 +5,7 @@ import torch
 
 from captioning.objectives import NeighborReward, neighbors
 from captioning.objectives.neighbors import nearest_neighbors, nearest_neighbors_within
-from captioning.objectives.rewards import CiderReward
+from captioning.objectives.rewards import CiderDReward
 from captioning.utils.errors import CaptioningError
 from tests.objectives.test_self_critical import RECORDS, VOCABULARY, make_hypothesis
 
@@ -20,8 +20,8 @@ def test_the_most_similar_images_are_first(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_reward_of_neighbors_is_weighted() -> None:
-    own_reward = CiderReward(RECORDS, VOCABULARY)
-    reward = CiderReward(RECORDS, VOCABULARY, neighbors=[[2, 1], [0, 2], [0, 1]], neighbor_weight=0.25)
+    own_reward = CiderDReward(RECORDS, VOCABULARY)
+    reward = CiderDReward(RECORDS, VOCABULARY, neighbors=[[2, 1], [0, 2], [0, 1]], neighbor_weight=0.25)
     caption = make_hypothesis("a big dog sits")
     first, second, third = (own_reward(record, caption) for record in RECORDS)
     assert len({first, second, third}) == 3

@@ -15,9 +15,9 @@ from captioning.generation import GenerationConfig, Hypothesis, generate
 from captioning.models.attention import attend_argmax
 from captioning.models.decoder import Decoder
 from captioning.objectives import BeamRollout, Rollout, SampledRollout, SelfCritical
-from captioning.objectives.attention_rollout import attend_sequence
 from captioning.objectives.base import StepContext
-from captioning.objectives.rewards import CiderReward
+from captioning.objectives.location_samples import attend_sequence
+from captioning.objectives.rewards import CiderDReward
 from captioning.objectives.self_critical import ScoredRollouts, collect_rollouts, policy_gradient_step
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
@@ -46,7 +46,7 @@ def make_model(**settings) -> SimpleNamespace:
 
 
 def test_the_reward_is_cider_d_with_the_end_token_as_a_word() -> None:
-    reward = CiderReward(RECORDS, VOCABULARY)
+    reward = CiderDReward(RECORDS, VOCABULARY)
     references = [[[*caption.split(), "<end>"] for caption in record.captions] for record in RECORDS]
     expected = CiderD(references)([["a", "big", "dog", "<end>"], ["a", "cat", "sits", "<end>"], ["a", "dog", "sits"]])
     hypotheses = [
@@ -130,7 +130,7 @@ def test_mean_of_the_loss_gradient_is_the_gradient_of_the_expected_reward(attent
 )
 def test_rewards_increase(attention: str, rollout: Rollout, sample_locations: bool) -> None:
     model = make_model(attention=attention)
-    features, reward = torch.randn(3, 4, 8), CiderReward(RECORDS, VOCABULARY)
+    features, reward = torch.randn(3, 4, 8), CiderDReward(RECORDS, VOCABULARY)
     generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.Adam(model.decoder.parameters(), lr=0.01)
     rewards = []
@@ -189,7 +189,7 @@ def test_tokens_that_are_never_sampled_have_no_gradient() -> None:
         model.decoder.output.bias[Vocabulary.EOS_ID] = 2.0
     model.decoder.eval()
     features, generator = torch.randn(1, 4, 8), torch.Generator().manual_seed(3)
-    reward = CiderReward(RECORDS, VOCABULARY)
+    reward = CiderDReward(RECORDS, VOCABULARY)
     rollouts = collect_rollouts(SampledRollout(5, 0.5), reward, model, features, RECORDS[:1], generator, None)
     rollouts = rollouts._replace(rewards=torch.ones(1, 5), baseline=torch.zeros(1, 5))
     policy_gradient_step(model.decoder, features, rollouts, 0.5, None).loss.backward()
@@ -202,7 +202,7 @@ def test_beam_rollouts_are_the_captions_of_beam_search() -> None:
     model.generation = GenerationConfig(9, min_length=2, no_repeat_ngram_size=2, num_beams=3, length_penalty=0.7)
     features, generator = torch.randn(3, 4, 8), torch.Generator()
     model.decoder.eval()
-    reward = CiderReward(RECORDS, VOCABULARY)
+    reward = CiderDReward(RECORDS, VOCABULARY)
     rollouts = collect_rollouts(BeamRollout(5), reward, model, features, RECORDS, generator, None)
     config = BeamRollout(5).generation_config(model.generation)
     assert config.num_beams == 5

@@ -18,12 +18,12 @@ from captioning import Captioner
 from captioning.caption import Caption
 from captioning.serving.app import create_app
 from captioning.serving.batching import DynamicBatcher
-from captioning.serving.uploads import Limits
+from captioning.serving.uploads import UploadLimits
 from tests.conftest import make_captioner
 from tests.serving.browser import send_files, wait_for_captions
 
 CAPTIONS_URL = "/v1/captions"
-LIMITS = Limits(max_request_mb=3, max_image_megapixels=2, max_images=4, timeout_seconds=5)
+LIMITS = UploadLimits(max_request_mb=3, max_image_megapixels=2, max_images=4, timeout_seconds=5)
 
 
 @pytest.fixture(scope="session")

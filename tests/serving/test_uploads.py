@@ -17,7 +17,7 @@ from PIL import Image, ImageFile
 
 from captioning import Captioner
 from captioning.serving.app import create_app
-from captioning.serving.uploads import Limits, _InMemoryMultiPartParser
+from captioning.serving.uploads import UploadLimits, _InMemoryMultiPartParser
 from captioning.utils.errors import CaptioningError
 from tests.serving.conftest import CAPTIONS_URL, LIMITS, assert_matches, encode, form
 
@@ -197,4 +197,4 @@ def test_invalid_limits() -> None:
             with pytest.raises(
                 CaptioningError, match=f"{name} must be greater than 0 and at most 10000, got {value:g}"
             ):
-                Limits(**{name: value})
+                UploadLimits(**{name: value})

@@ -1,4 +1,4 @@
-"""Training and evaluation on several data sets."""
+"""Training and evaluation on several datasets."""
 
 import csv
 import json
@@ -22,7 +22,7 @@ from tests.training.conftest import Fit
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a second data set."""
+    """The directory of a second dataset."""
     root = tmp_path_factory.mktemp("other") / "scenes"
     shapes.generate_dataset(root, num_images=20, seed=4)
     return root
@@ -30,7 +30,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mixture(config: Path, drawn: Path, other: Path) -> Path:
-    """The config of a short run on two data sets."""
+    """The config of a short run on two datasets."""
     settings = yaml.safe_load(config.read_text())
     settings["data"].update(root=[str(drawn), {"root": str(other), "name": "second", "weight": 2.0}], num_scenes=0)
     config.write_text(yaml.safe_dump(settings))

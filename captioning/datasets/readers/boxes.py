@@ -17,13 +17,13 @@ _ENTITY = re.compile(r"\[/EN#(\d+)(?:/\w+)+ ([^]]+)\]")  # "[/EN#283585/people A
 
 
 def add_boxes(root: Path, records: Sequence[Record]) -> list[Record]:
-    """Return the records with the boxes that the data set contains; images that it does not annotate keep None.
+    """Return the records with the boxes that the dataset contains; images that it does not annotate keep None.
 
     Args:
-        root: directory of the data set. Boxes are found by the file name of the image in
+        root: directory of the dataset. Boxes are found by the file name of the image in
             ``annotations/instances_*.json`` (COCO), or by its stem in ``Annotations/*.xml`` (PASCAL VOC; Flickr30k
             Entities if ``Sentences/*.txt`` contains the phrases). Synthetic images have the boxes of their scene.
-        records: records of the data set.
+        records: records of the dataset.
     """
     lookups = [_scene_boxes, *_open_coco(root), *_open_xml(root)]
     return [_add_first(record, lookups) for record in records]

@@ -117,7 +117,10 @@ def _parse_table(path: Path) -> Iterator[_Row]:
 
 
 def _delimiter(path: Path, text: str) -> str:
-    """Tab for TSV; for CSV a comma, or a semicolon, which spreadsheets write where the comma is the decimal mark."""
+    """Return the delimiter: a tab for TSV; for CSV a semicolon if the header has more of them than commas.
+
+    Otherwise it is a comma. Spreadsheets write semicolons in countries where the comma is the decimal mark.
+    """
     if path.suffix.lower() == ".tsv":
         return "\t"
     header = text.partition("\n")[0]

@@ -18,7 +18,7 @@ from captioning.objectives.token_cross_entropy import token_cross_entropy
 
 
 @dataclass(frozen=True)
-class AttentionRollout:
+class LocationSamples:
     """R captions under teacher forcing, each with S sampled location sequences.
 
     Values of tokens are arranged as (R, S, T) and zero after the end of a caption.
