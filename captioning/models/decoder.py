@@ -1,7 +1,8 @@
 """LSTM decoder with attention over image features.
 
 Architecture ``show_attend_tell``: Xu et al. 2015, "Show, Attend and Tell"; equation numbers refer to it.
-Architecture ``luong``: Luong et al. 2015, "Effective Approaches to Attention-based Neural Machine Translation".
+Architecture ``luong``: Luong et al. 2015, "Effective Approaches to Attention-based Neural Machine Translation"; here
+the LSTM also reads the mean feature at each step, as in Lu et al. 2017, "Knowing When to Look".
 
 Shapes: B images, C captions (or beams) per image, T time steps, L locations, N tokens in the batch without padding,
 V vocabulary size, D feature size, H hidden size, E embedding size.

@@ -31,7 +31,7 @@ class DecoderConfig:
             or "entmax15" (less sparse), which set the weights of low scores to exactly zero.
         attention_score: Score function between the features of a location and the hidden state.
         architecture: "show_attend_tell" attends with the previous hidden state, then updates the LSTM (Xu et al. 2015).
-            "luong" updates the LSTM, then attends with the new hidden state (Luong et al. 2015).
+            "luong" updates the LSTM with the mean feature, then attends with the new hidden state (Luong et al. 2015).
         context_gate: Gate β on the context vector: "none", one "scalar" (Xu et al. 2015, section 4.2.1), or a "vector"
             with one value per channel.
         feature_mixer: Module that mixes features across locations before attention.
