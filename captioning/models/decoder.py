@@ -22,10 +22,11 @@ from captioning.models.attention import (
     SoftAttention,
     build_attention_score,
 )
-from captioning.models.caption_blocks import active_blocks, flatten_tokens
+from captioning.models.caption_blocks import flatten_tokens
 from captioning.models.decoder_config import DEFAULT_ATTENTION_SIZE, DecoderConfig
-from captioning.models.decoder_output import DecoderOutput, DecoderState, HardAttentionTrace, Memory, StepOutputs
+from captioning.models.decoder_output import DecoderOutput, DecoderState, HardAttentionTrace, Memory
 from captioning.models.feature_mixer import ByteDropout, FeatureMixer, SpatialDropout, drop_locations
+from captioning.models.teacher_forcing import attend_at_all_steps, run_steps
 from captioning.preprocessing.vocabulary import Vocabulary
 
 
@@ -172,10 +173,10 @@ class Decoder(nn.Module):
         )
         if self.attends_after_lstm:
             input_gates = F.embedding(inverse.permute(2, 0, 1), projected)  # (T, B, C, 4H)
-            steps = self._attend_at_all_steps(input_gates, state, memory, lengths, attention_fn, num_samples)
+            steps = attend_at_all_steps(self, input_gates, state, memory, lengths, attention_fn, num_samples)
         else:
             input_gates = F.embedding(sampled_inverse.permute(2, 0, 1), projected)  # (T, B, C · S, 4H)
-            steps = self._run_steps(input_gates, state, memory, lengths, attention_fn)
+            steps = run_steps(self, input_gates, state, memory, lengths, attention_fn)
         token_ids, inverse = sampled_ids, sampled_inverse
         hidden, context = steps.hidden, steps.context
         # Hard attention uses one-hot weights, so its α is computed from the scores.
@@ -207,68 +208,6 @@ class Decoder(nn.Module):
             input_ids = input_ids.masked_fill(dropped, Vocabulary.UNK_ID)
         return input_ids
 
-    def _run_steps(
-        self,
-        input_gates: Tensor,
-        state: DecoderState,
-        memory: Memory,
-        lengths: Tensor,
-        attention_fn: AttentionFn | None,
-    ) -> StepOutputs:
-        """Run the LSTM and attention over projected input embeddings (T, B, C, 4H), one step after the other.
-
-        Each step computes only the block of unfinished captions. Returns tensors (B, C, T, ·).
-        """
-        num_images, num_captions = lengths.shape
-        # unbind() instead of slices: the gradient of each slice is as large as the whole tensor.
-        all_gates = input_gates.unbind()  # T × (B, C, 4H)
-        state = DecoderState(*(x.expand(-1, num_captions, -1) for x in state))  # (B, C, H)
-        steps = []
-        for gates, (images, captions) in zip(all_gates, active_blocks(lengths), strict=True):
-            if state.hidden.shape[:2] != (images, captions):
-                state = DecoderState(*(x[:images, :captions] for x in state))
-                memory = Memory(*(x[:images] for x in memory))
-            previous = state
-            state, attention = self.attend_and_step(gates[:images, :captions], previous, memory, attention_fn)
-            outputs = [state.hidden, attention.context, attention.weights]
-            if self.is_hard:
-                query = previous if self.architecture == "show_attend_tell" else state
-                outputs += [attention.scores, attention.locations[..., None], query.hidden, query.cell]
-            padding = (0, 0, 0, num_captions - captions, 0, num_images - images)
-            steps.append([F.pad(x, padding) for x in outputs])
-        return StepOutputs(*(torch.stack(tensors, dim=2) for tensors in zip(*steps, strict=True)))
-
-    def _attend_at_all_steps(
-        self,
-        input_gates: Tensor,
-        state: DecoderState,
-        memory: Memory,
-        lengths: Tensor,
-        attention_fn: AttentionFn | None,
-        num_samples: int,
-    ) -> StepOutputs:
-        """Run the LSTM of the ``luong`` architecture over (T, B, C, 4H), then attend at all steps at once.
-
-        This LSTM does not read the context, so attention needs no loop, which would read and differentiate the
-        features and the keys of each image once per step, and the S samples of a caption share its states. Returns
-        tensors (B, C · S, T, ·).
-        """
-        num_captions = lengths.shape[1] // num_samples
-        state = DecoderState(*(x.expand(-1, num_captions, -1) for x in state))  # (B, C, H)
-        states = []
-        blocks = active_blocks(lengths[:, ::num_samples])
-        for gates, (images, captions) in zip(input_gates.unbind(), blocks, strict=True):
-            state = DecoderState(*(x[:images, :captions] for x in state))
-            state = self._lstm_cell(gates[:images, :captions] + memory.gates[:images], state)
-            padding = (0, 0, 0, num_captions - captions, 0, len(lengths) - images)
-            states.append([F.pad(x, padding) for x in state])
-        hidden, cell = (torch.stack(x, dim=2).repeat_interleave(num_samples, dim=1) for x in zip(*states, strict=True))
-        attention = self._attend(hidden.flatten(1, 2), memory, attention_fn)
-        context, weights, scores, locations = (x.unflatten(1, hidden.shape[1:3]) for x in attention[:4])
-        if not self.is_hard:
-            return StepOutputs(hidden, context, weights)
-        return StepOutputs(hidden, context, weights, scores, locations[..., None], hidden, cell)
-
     def logits_at_locations(self, trace: HardAttentionTrace, locations: Tensor) -> Tensor:
         """Logits of each token if hard attention had attended to other locations at this token only.
 
@@ -286,7 +225,7 @@ class Decoder(nn.Module):
         hidden = state.hidden
         if self.architecture == "show_attend_tell":
             gates = self.input_proj(embeddings) + self.context_proj(context)  # (N, K, 4H)
-            hidden = self._lstm_cell(gates, state).hidden  # (N, K, H)
+            hidden = self.lstm_cell(gates, state).hidden  # (N, K, H)
         return self.output_logits(embeddings, hidden.expand(-1, locations.shape[1], -1), context)
 
     def attend_and_step(
@@ -295,10 +234,10 @@ class Decoder(nn.Module):
         """One attention step and one LSTM step (eqs 1-6), given the projected input embeddings (B, C, 4H)."""
         input_gates = input_gates + memory.gates
         if self.architecture == "show_attend_tell":
-            attention = self._attend(state.hidden, memory, attention_fn)
-            return self._lstm_cell(input_gates + self.context_proj(attention.context), state), attention
-        state = self._lstm_cell(input_gates, state)
-        return state, self._attend(state.hidden, memory, attention_fn)
+            attention = self.attend(state.hidden, memory, attention_fn)
+            return self.lstm_cell(input_gates + self.context_proj(attention.context), state), attention
+        state = self.lstm_cell(input_gates, state)
+        return state, self.attend(state.hidden, memory, attention_fn)
 
     def output_logits(self, embeddings: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """Deep output layer (eq. 7): L_o tanh(E y + L_h h + L_z z). Luong et al.: L_o tanh(W_c [z; h])."""
@@ -312,7 +251,7 @@ class Decoder(nn.Module):
             return F.linear(combined, self.embedding.weight, self.output.bias)
         return self.output(combined)
 
-    def _attend(self, hidden: Tensor, memory: Memory, attention_fn: AttentionFn | None) -> AttentionOutput:
+    def attend(self, hidden: Tensor, memory: Memory, attention_fn: AttentionFn | None) -> AttentionOutput:
         attention = self.attention(hidden, memory.keys, memory.features, attention_fn)
         context, gate = self._gate_context(hidden, attention.context)
         return attention._replace(context=context, context_gate=None if gate is None else gate.mean(dim=-1))
@@ -324,7 +263,7 @@ class Decoder(nn.Module):
         gate = self.context_gate(hidden).sigmoid()
         return gate * context, gate
 
-    def _lstm_cell(self, gates: Tensor, state: DecoderState) -> DecoderState:
+    def lstm_cell(self, gates: Tensor, state: DecoderState) -> DecoderState:
         """Eqs 1-3, given the part of the gates (B, C, 4H) that does not depend on the hidden state."""
         gates = gates + self.hidden_proj(state.hidden)
         sigmoid_gates, candidate = gates.split((3 * self.hidden_size, self.hidden_size), dim=-1)
