@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
 .PHONY: help demo serve test test-slow coverage lint format docs constraints clean \
-	bench-estimators bench-speed bench-beam-search bench-faithfulness bench-overlay bench-serve coco-reference-scores
+	bench bench-estimators bench-speed bench-beam-search bench-faithfulness bench-overlay bench-serve coco-reference-scores
 
 help:
 	@echo "make demo                   caption photos, train on synthetic scenes, caption new ones, write overlays to demo/"
@@ -15,6 +15,7 @@ help:
 	@echo "make lint                   check format, lint, layers and types"
 	@echo "make format                 format the code and apply safe fixes"
 	@echo "make docs                   regenerate docs/settings.md from the code"
+	@echo "make bench                  speed relative to a textbook decoder, and to the peak of the machine"
 	@echo "make bench-estimators       bias and variance of the gradient estimators of hard attention"
 	@echo "make bench-speed            time per caption, from a cold start and for a directory"
 	@echo "make bench-beam-search      batched beam search against one image at a time, and CIDEr-D as a reward"
@@ -83,6 +84,9 @@ docs: .venv/installed-dev
 
 bench-estimators bench-speed bench-overlay bench-serve: bench-%: .venv/installed-dev
 	$(BIN)/python -m benchmarks.$*
+
+bench: .venv/installed-dev
+	$(BIN)/python -m benchmarks.ratios
 
 bench-beam-search: .venv/installed-dev
 	$(BIN)/python -m benchmarks.beam_search
