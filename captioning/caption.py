@@ -175,7 +175,7 @@ class Caption:
         if suffix not in _FILE_FORMATS:
             choices = ", ".join(f".{name}" for name in _FILE_FORMATS)
             raise CaptioningError(f"{path}: expected a file name that ends in one of {choices}")
-        export.OverlayWriter(path.parent, [path], (suffix,), **options).write(path, self, self._title)
+        export.OverlayWriter(path.parent, [path], (suffix,), overwrite=True, **options).write(path, self, self._title)
 
     @property
     def _title(self) -> str:

@@ -16,7 +16,11 @@ from captioning.utils.xmp import write_sidecar
 if TYPE_CHECKING:
     from captioning.visualization.export import OverlayWriter
 
-DESCRIPTION = "Caption images. Images that cannot be read are reported on stderr; the others are captioned."
+DESCRIPTION = (
+    "Caption images. Prints one line per caption: the image and the caption, separated by a tab, as in a TSV file. "
+    "Images that cannot be read are reported on stderr; the others are captioned. Overlays other than html, and "
+    "sidecars, contain the best caption of each image only."
+)
 
 _OVERLAY_FLAGS = ("overlay_format", "colormap", "opacity", "panel_width")  # have an effect with --overlay-dir only
 
@@ -36,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"a pretrained model ({', '.join(PRETRAINED)}) or the .safetensors file of a training run; several form "
         f"an ensemble, which averages their word probabilities and attention maps (default {DEFAULT_MODEL})",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object per image instead of text")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object per image instead of text, also for images that fail"
+    )
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch (default 32)")
     parser.add_argument(
         "--seed", type=int, default=0, help="random seed of sampling, for the same images and batch size (default 0)"
@@ -95,23 +101,26 @@ def run(options: argparse.Namespace) -> None:
     captions = captioner.iter_captions(inputs, options.batch_size)
     # On a terminal the captions themselves show the progress.
     hidden = sys.stdout.isatty() or not sys.stderr.isatty() or len(inputs) <= options.batch_size
-    failed = bool(errors)
+    failed, num_sidecars = bool(errors), 0
     for image, path, caption in tqdm(
         zip(inputs, paths, captions, strict=True), total=len(inputs), disable=hidden, unit="image"
     ):
+        name = "-" if isinstance(image, bytes) else str(image)
         if isinstance(caption, CaptioningError):
             failed = True
             _print_error(caption)
+            if options.json:
+                print(json.dumps({"image": name, "error": str(caption)}, ensure_ascii=False), flush=True)
             if writer:
                 writer.write_failure(path, caption)
             continue
-        name = "-" if isinstance(image, bytes) else str(image)
         result = {"image": name, **caption.to_dict(attention_maps=False)}
         try:
             if writer:
                 result["overlay"] = writer.write(path, caption)
             if options.write:
                 result["sidecar"] = str(write_sidecar(path, caption.text))
+                num_sidecars += 1
         except CaptioningError as error:  # the caption itself is valid
             failed = True
             _print_error(error)
@@ -120,6 +129,8 @@ def run(options: argparse.Namespace) -> None:
         else:
             for sequence in (caption, *caption.alternatives):
                 print(name, sequence.text, *(["not sure"] if sequence.is_uncertain else []), sep="\t", flush=True)
+    if options.write:
+        print(f"sidecars: {num_sidecars} written beside the images", file=sys.stderr)
     if writer:
         print(f"overlays: {writer.close() or options.overlay_dir}", file=sys.stderr)
     if failed:
@@ -129,7 +140,11 @@ def run(options: argparse.Namespace) -> None:
 def _check_options(options: argparse.Namespace) -> dict[str, Any]:
     """Check what needs no model and no torch, and return the overlay options that were given."""
     if not options.images:
-        raise CaptioningError("no images; give files or directories, before --model if it is the last option")
+        if len(options.model) > 1:
+            raise CaptioningError(
+                f"no images: --model takes all values after it; put {options.model[-1]} before --model"
+            )
+        raise CaptioningError("no images; give files or directories")
     if options.write and any(image == "-" or is_url(image) for image in options.images):
         raise CaptioningError("--write xmp requires image files; URLs and standard input have no sidecar")
     if options.batch_size < 1:
@@ -152,7 +167,11 @@ def _find_inputs(patterns: list[str]) -> tuple[list[Path | str | bytes], list[Ca
     errors: list[CaptioningError] = []
     for pattern in dict.fromkeys(patterns):
         if pattern == "-":
-            inputs.append(sys.stdin.buffer.read())
+            content = sys.stdin.buffer.read()
+            if content:
+                inputs.append(content)
+            else:
+                errors.append(CaptioningError("-: standard input is empty, expected an image"))
         elif is_url(pattern):
             inputs.append(pattern)
         else:

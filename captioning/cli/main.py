@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
 from captioning import __version__
+from captioning.cli.parser import Parser, check_command, with_flag_names
 from captioning.utils.errors import CaptioningError
 from captioning.utils.threads import THREADS_HELP, configure_threads
 
@@ -41,9 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if arguments and arguments[0] in _LIGHTNING_COMMANDS:
             _run_lightning_command(arguments)
             return
+        if arguments:
+            check_command(arguments[0], [*_COMMANDS, *_LIGHTNING_COMMANDS])
         options = _build_parser(arguments[0] if arguments else None).parse_args(arguments)
         configure_threads(options.threads)
-        options.run(options)
+        _run_command(options)
     except CaptioningError as error:
         _exit_with_error(error)
     except KeyboardInterrupt:
@@ -52,6 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of the pipe, such as head, has closed it
         sys.stderr.close()
         sys.exit(0)
+
+
+def _run_command(options: argparse.Namespace) -> None:
+    try:
+        options.run(options)
+    except CaptioningError as error:
+        raise CaptioningError(with_flag_names(str(error), options)) from error
 
 
 def _run_lightning_command(arguments: Sequence[str]) -> None:
@@ -66,7 +76,7 @@ def _run_lightning_command(arguments: Sequence[str]) -> None:
 
 def _build_parser(command: str | None) -> argparse.ArgumentParser:
     """Build the parser. Only the module of ``command`` is imported, so ``captioning --help`` starts quickly."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="captioning",
         description="Image captioning with soft and hard attention: a caption, and an attention map for every word.",
     )

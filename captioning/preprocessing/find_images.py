@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from captioning.utils.errors import CaptioningError, MissingFileError
+from captioning.utils.output_manifest import written_files
 
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif", ".hif")
@@ -21,7 +22,7 @@ def find_images(patterns: Sequence[str]) -> tuple[list[Path], list[CaptioningErr
 
     Returns:
         The image paths, and one error for each missing file, each pattern without an image, and each photo in a
-        directory whose format is not supported.
+        directory whose format is not supported. Overlays that captioning wrote to a directory are not included.
     """
     found: dict[Path, None] = {}
     errors: list[CaptioningError] = []
@@ -50,7 +51,8 @@ def _expand(pattern: str) -> Iterator[Path | CaptioningError]:
 
 
 def _expand_dir(directory: Path) -> Iterator[Path | CaptioningError]:
-    files = sorted(file for file in directory.rglob("*") if file.is_file())
+    outputs = set(written_files(directory))  # overlays of an earlier run are not photos
+    files = sorted(file for file in directory.rglob("*") if file.is_file() and file not in outputs)
     images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
     unsupported = [file for file in files if file.suffix.lower() in _UNSUPPORTED_SUFFIXES]
     yield from images

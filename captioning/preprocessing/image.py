@@ -67,8 +67,18 @@ def open_image(source: ImageInput, min_side: int | None = None, max_pixels: floa
             f"PIL.Image.MAX_IMAGE_PIXELS ({Image.MAX_IMAGE_PIXELS})"
         ) from None
     except Exception as error:  # Pillow decoders raise almost any exception for corrupt or malicious files
-        reason = "not an image" if isinstance(error, Image.UnidentifiedImageError) else str(error)
-        raise CaptioningError(f"{name}: cannot be read as an image ({reason}); save it as JPEG or PNG") from None
+        raise CaptioningError(f"{name}: cannot be read as an image ({_reason(source, error)})") from None
+
+
+def _reason(source: ImageInput, error: Exception) -> str:
+    """Why a file cannot be read, and what to do."""
+    if source == b"" or (isinstance(source, str | os.PathLike) and not is_url(source) and not os.path.getsize(source)):
+        return "the file is empty"
+    if "truncated" in str(error):
+        return "the file is incomplete; copy or download it again"
+    if isinstance(error, Image.UnidentifiedImageError):
+        return "not an image, or a format that is not supported; save it as JPEG or PNG"
+    return f"{error}; save it as JPEG or PNG"
 
 
 def source_name(source: ImageInput) -> str:

@@ -16,6 +16,7 @@ from PIL import Image
 from captioning.preprocessing.download import is_url
 from captioning.utils.atomic_io import atomic_write
 from captioning.utils.errors import CaptioningError
+from captioning.utils.output_manifest import OutputManifest
 from captioning.visualization import gallery, html, sheet
 from captioning.visualization.colormaps import DEFAULT_OPACITY, colormap_stops
 from captioning.visualization.encoding import encode_jpeg, encode_png, fit_within, write_png_rows
@@ -48,13 +49,14 @@ class OverlayWriter:
     """Writes captions into a directory, each under the name of its image, and a gallery if there are several images.
 
     Args:
-        output_dir: created if it does not exist. Files of the same names are replaced.
+        output_dir: created if it does not exist. Files that captioning wrote there earlier are replaced.
         image_paths: all images that will be written, which makes file names unique.
         formats: some of :data:`FORMATS`. ``png`` is one sheet with a panel per word, ``frames`` is a directory with one
             full-size PNG per word, ``gif`` is an animation over the words, ``html`` is a self-contained page, ``npz``
             holds the attention maps as arrays, with a JSON file beside it.
         colormap, opacity, panel_width: see :meth:`captioning.Caption.overlay`.
         has_gallery: whether to write an index page; by default if there are several images.
+        overwrite: replace files that captioning did not write as well; by default they raise CaptioningError.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class OverlayWriter:
         opacity: float = DEFAULT_OPACITY,
         panel_width: int = sheet.DEFAULT_PANEL_WIDTH,
         has_gallery: bool | None = None,
+        overwrite: bool = False,
     ) -> None:
         for name in formats:
             if name not in FORMATS:
@@ -79,7 +82,9 @@ class OverlayWriter:
         self._names = _unique_names(image_paths, {_THUMBNAIL_DIR, _GALLERY_NAME} if self._has_gallery else set())
         self._cards: list[str] = []
         self._neighbors = _neighbors(self._names)
+        self._titles = _titles(image_paths)
         _make_dir(output_dir)
+        self._manifest = None if overwrite else OutputManifest(output_dir)
 
     def write(self, path: Path, caption: "Caption", title: str | None = None) -> dict[str, str]:
         """Write the overlays of one caption in all formats.
@@ -87,14 +92,14 @@ class OverlayWriter:
         Args:
             path: one of ``image_paths``.
             caption: caption of this image.
-            title: heading of the page; by default the name of the image.
+            title: heading of the page; by default the name of the image, with its directories if those differ.
 
         Returns:
             The path of the file of each format; for ``frames`` the path of their directory.
         """
         image = caption.open_image(self._min_decode_side())
         renderer = caption.renderer(self._colormap, self._opacity)
-        item = _ExportItem(path, self._names[path], title or path.name, image, caption, renderer)
+        item = _ExportItem(path, self._names[path], title or self._titles[path], image, caption, renderer)
         writers: dict[str, Callable[[_ExportItem], Path]] = {
             "html": self._write_page,
             "png": self._write_panels,
@@ -111,16 +116,16 @@ class OverlayWriter:
         """List an image that cannot be captioned in the gallery, with its error."""
         if not self._has_gallery:
             return
-        self._cards.append(gallery.failed_card(path.name, str(error)))
+        self._cards.append(gallery.failed_card(self._titles[path], str(error)))
         if "html" in self._formats:  # the pages of its neighbors link to it
-            page = html.error_page(path.name, str(error), self._neighbors[path])
-            _write(self.output_dir / f"{self._names[path]}.html", page.encode())
+            page = html.error_page(self._titles[path], str(error), self._neighbors[path])
+            self._write(self.output_dir / f"{self._names[path]}.html", page.encode())
 
     def close(self) -> Path | None:
         """Write the gallery of all captions written so far and return its path; None without a gallery."""
         if not self._has_gallery:
             return None
-        return _write(self.output_dir / f"{_GALLERY_NAME}.html", gallery.gallery_page(self._cards).encode())
+        return self._write(self.output_dir / f"{_GALLERY_NAME}.html", gallery.gallery_page(self._cards).encode())
 
     def _min_decode_side(self) -> int | None:
         """Return the resolution that the formats require of the shorter image side; None for full resolution."""
@@ -133,7 +138,7 @@ class OverlayWriter:
         page = render_page(
             item.title, item.image, item.caption, self._colormap, self._opacity, self._neighbors[item.path]
         )
-        return _write(self.output_dir / f"{item.name}.html", page)
+        return self._write(self.output_dir / f"{item.name}.html", page)
 
     def _write_panels(self, item: _ExportItem) -> Path:
         caption = item.caption
@@ -145,7 +150,7 @@ class OverlayWriter:
             probs=caption.token_probs,
             gates=caption.context_gates,
         )
-        return _write(self.output_dir / f"{item.name}.png", encode_png(panels))
+        return self._write(self.output_dir / f"{item.name}.png", encode_png(panels))
 
     def _write_animation(self, item: _ExportItem) -> Path:
         frames = sheet.render_animation(item.image, item.caption.words, item.renderer)
@@ -154,14 +159,14 @@ class OverlayWriter:
         durations = [_FIRST_FRAME_MS, *[_FRAME_MS] * len(rest)]
         buffer = io.BytesIO()
         first.save(buffer, "GIF", save_all=True, append_images=rest, duration=durations, loop=0)
-        return _write(self.output_dir / f"{item.name}.gif", buffer.getvalue())
+        return self._write(self.output_dir / f"{item.name}.gif", buffer.getvalue())
 
     def _write_frames(self, item: _ExportItem) -> Path:
         _make_dir(self.output_dir / item.name)
         caption = item.caption
         for index, (file, word) in enumerate(zip(_frame_files(item), caption.words, strict=True)):
             rows = sheet.render_frame_rows(item.image, word, caption.token_probs[index], item.renderer, index)
-            with _writing(self.output_dir / file) as temporary:
+            with self._writing(self.output_dir / file) as temporary:
                 write_png_rows(temporary, item.image.size, rows)
         return self.output_dir / item.name
 
@@ -177,19 +182,37 @@ class OverlayWriter:
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)
         fields = {"image": item.title, **item.caption.to_dict()}
-        _write(self.output_dir / f"{item.name}.json", json.dumps(fields, ensure_ascii=False).encode())
-        return _write(self.output_dir / f"{item.name}.npz", buffer.getvalue())
+        self._write(self.output_dir / f"{item.name}.json", json.dumps(fields, ensure_ascii=False).encode())
+        return self._write(self.output_dir / f"{item.name}.npz", buffer.getvalue())
 
     def _write_card(self, item: _ExportItem) -> str:
         thumbnail = fit_within(item.image, _THUMBNAIL_SIDE)
         _make_dir(self.output_dir / _THUMBNAIL_DIR)
         path = f"{_THUMBNAIL_DIR}/{item.name}.jpg"
-        _write(self.output_dir / path, encode_jpeg(thumbnail, _THUMBNAIL_SIDE))
+        self._write(self.output_dir / path, encode_jpeg(thumbnail, _THUMBNAIL_SIDE))
         frames = _frame_files(item) if "frames" in self._formats else []
         links = {name: f"{item.name}.{name}" for name in self._formats if name != "frames"}
         if frames:
             links["frames"] = frames[0]
         return gallery.card(item.title, item.caption, path, thumbnail.size, links, frames)
+
+    def _write(self, path: Path, data: bytes) -> Path:
+        with self._writing(path) as temporary:
+            temporary.write_bytes(data)
+        return path
+
+    @contextlib.contextmanager
+    def _writing(self, path: Path) -> Iterator[Path]:
+        """Yield a temporary path that replaces ``path`` at the end."""
+        try:
+            if self._manifest:
+                self._manifest.claim(path)
+            with atomic_write(path) as temporary:
+                yield temporary
+        except OSError as error:
+            raise CaptioningError(
+                f"{path}: cannot write the file ({error.strerror}); check free disk space and permissions"
+            ) from None
 
 
 def render_page(
@@ -242,6 +265,15 @@ def _unique_names(image_paths: Sequence[Path], reserved: set[str]) -> dict[Path,
     return names
 
 
+def _titles(image_paths: Sequence[Path]) -> dict[Path, str]:
+    """Return a heading for each image: its name, with the directories in which the paths differ."""
+    if len({path.parent for path in image_paths}) < 2:
+        return {path: path.name for path in image_paths}
+    absolute = {path: Path(os.path.abspath(path)) for path in image_paths}
+    common = os.path.commonpath([path.parent for path in absolute.values()])
+    return {path: full.relative_to(common).as_posix() for path, full in absolute.items()}
+
+
 def _neighbors(names: dict[Path, str]) -> dict[Path, html.Neighbors]:
     """Return the pages before and after the page of each image."""
     pages = [None, *(f"{name}.html" for name in names.values()), None]
@@ -255,24 +287,6 @@ def _frame_files(item: _ExportItem) -> list[str]:
     """Return the relative path of each frame, with the characters of its word that every file system accepts."""
     words = (re.sub(r"\W+", "", word)[:40] for word in item.caption.words)
     return [f"{item.name}/{number:02}-{word}.png" for number, word in enumerate(words, start=1)]
-
-
-def _write(path: Path, data: bytes) -> Path:
-    with _writing(path) as temporary:
-        temporary.write_bytes(data)
-    return path
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces ``path`` at the end."""
-    try:
-        with atomic_write(path) as temporary:
-            yield temporary
-    except OSError as error:
-        raise CaptioningError(
-            f"{path}: cannot write the file ({error.strerror}); check free disk space and permissions"
-        ) from None
 
 
 def _make_dir(path: Path) -> None:

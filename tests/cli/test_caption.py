@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 
 from captioning import Captioner
 from captioning.cli.main import main
@@ -55,10 +56,62 @@ def test_xmp_sidecars(
     assert (code, json.loads(line)["sidecar"]) == (0, str(sidecar))
     assert f">{captioner(photo).text}<" in sidecar.read_text("utf-8")
     assert photo.read_bytes() == content
-    sidecar.write_text("<edits of another program/>")
-    code, out, (error,) = run(capsys, str(photo), "--model", model, "--write", "xmp")
-    assert (code, len(out)) == (2, 1)
-    assert "photo.jpg.xmp: exists and is of another program" in error
+    assert run(capsys, str(photo), "--model", model, "--write", "xmp")[2] == [
+        "sidecars: 1 written beside the images"
+    ], "its own sidecar is replaced"
+    corrected = sidecar.read_text("utf-8").replace(captioner(photo).text, "our hotel in Rome")
+    for content_of_others in ("<edits of another program/>", corrected):
+        sidecar.write_text(content_of_others, "utf-8")
+        code, out, errors = run(capsys, str(photo), "--model", model, "--write", "xmp")
+        assert (code, len(out)) == (2, 1)
+        assert "photo.jpg.xmp: exists and was written or edited by another program; it is kept" in errors[0]
+        assert sidecar.read_text("utf-8") == content_of_others
+    sidecar.rename(tmp_path / "photo.xmp")
+    assert "photo.xmp: exists and was" in run(capsys, str(photo), "--model", model, "--write", "xmp")[2][0]
+    assert not sidecar.exists()
+
+
+def test_overlays_never_replace_files_of_others(
+    model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The overlay photo.png of photo.jpg would replace another photo."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    other = photos / "photo.png"
+    Image.new("RGB", (40, 30)).save(other)
+    content = other.read_bytes()
+    (photos / "photo.jpg").write_bytes(photo.read_bytes())
+    arguments = [str(photos), "--model", model, "--overlay-dir", str(photos)]
+    code, out, errors = run(capsys, *arguments)
+    assert (code, len(out)) == (2, 2)
+    assert "photo.png: exists and was not written by captioning; it is kept" in errors[0]
+    assert other.read_bytes() == content
+
+
+def test_a_second_run_does_not_caption_the_overlays_of_the_first(
+    model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "a.jpg").write_bytes(photo.read_bytes())
+    (photos / "b.jpg").write_bytes(photo.read_bytes())
+    arguments = [str(photos), "--model", model, "--overlay-dir", str(photos / "overlays"), "--overlay-format"]
+    first = run(capsys, *arguments, "png,frames")
+    assert (first[0], len(first[1])) == (0, 2)
+    assert run(capsys, *arguments, "png,frames") == first
+
+
+def test_json_lists_images_that_fail(
+    model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "half.jpg").write_bytes(photo.read_bytes()[:-400])
+    images = [str(tmp_path / "empty.jpg"), str(photo), str(tmp_path / "half.jpg")]
+    code, lines, _ = run(capsys, *images, "--model", model, "--json")
+    rows = [json.loads(line) for line in lines]
+    assert (code, [row["image"] for row in rows]) == (2, images)
+    assert rows[0]["error"].endswith("cannot be read as an image (the file is empty)")
+    assert rows[2]["error"].endswith("(the file is incomplete; copy or download it again)")
 
 
 def test_an_ensemble(model: str, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

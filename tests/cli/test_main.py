@@ -284,3 +284,25 @@ def test_help_is_fast_and_lists_every_command() -> None:
     for command in (*_COMMANDS, *_LIGHTNING_COMMANDS):
         assert command in result.stdout
     assert min(durations) < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "captoin photo.jpg",
+            "unknown command 'captoin' (did you mean caption?); 'captioning --help' lists the commands",
+        ),
+        ("{photo}", "unknown command '{photo}' (did you mean 'captioning caption {photo}'?)"),
+        ("caption {photo} --modle x", "unknown option --modle (did you mean --model?); 'captioning caption --help'"),
+        ("caption {photo} --num-beams five", "--num-beams: expected a whole number, got 'five'; 'captioning caption"),
+        ("caption --model {model} {photo}", "no images: --model takes all values after it; put {photo} before --model"),
+        ("caption {photo} --model {model} --num-return-sequences 5", "--num-return-sequences must be in [1, 1], got 5"),
+    ],
+)
+def test_errors_name_the_nearest_option(
+    arguments: str, message: str, model: str, photo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, (error,) = run(capsys, *(word.format(photo=photo, model=model) for word in arguments.split()))
+    assert (code, out) == (2, [])
+    assert error.startswith("captioning: error: " + message.format(photo=photo, model=model))

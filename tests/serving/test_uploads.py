@@ -63,9 +63,7 @@ def zip_archive() -> bytes:
 def test_invalid_image_is_named(client: TestClient, images: list[bytes], name: str, content: bytes) -> None:
     response = client.post(CAPTIONS_URL, files=form((name, content)))
     assert response.status_code == 400
-    assert re.fullmatch(
-        rf"{name}: cannot be read as an image \(.+\); save it as JPEG or PNG", response.json()["detail"]
-    )
+    assert re.fullmatch(rf"{name}: cannot be read as an image \(.+\)", response.json()["detail"])
     assert client.post(CAPTIONS_URL, content=content).status_code == 400
     assert client.post(CAPTIONS_URL, content=images[0]).status_code == 200
 

@@ -35,6 +35,16 @@ def test_gallery_links_in_words_and_lists_failures(photo: Path, tmp_path: Path) 
     }
 
 
+def test_titles_contain_the_directories_that_differ(photo: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / "rome" / "1.jpg", tmp_path / "paris" / "1.jpg"]
+    writer = OverlayWriter(tmp_path / "out", paths, ["html"])
+    for path in paths:
+        writer.write(path, make_caption(photo))
+    text = writer.close().read_text()
+    assert "rome/1.jpg" in text
+    assert "paris/1.jpg" in text
+
+
 def test_gallery_of_1000_images(browser_page: Any, photo: Path, tmp_path: Path) -> None:
     """The gallery opens fast, and its search covers captions and file names."""
     image_paths = [tmp_path / f"{index:04}.jpg" for index in range(998)]
