@@ -15,9 +15,14 @@ __all__ = ["Caption", "Captioner", "CaptioningError", "__version__", "list_pretr
 
 _SUBMODULES = {"Caption": "caption", "Captioner": "captioner"}
 
+if not TYPE_CHECKING:  # a type checker would accept any name
 
-def __getattr__(name: str) -> Any:
-    # Importing torch takes two seconds, which "captioning --help" avoids.
-    if name in _SUBMODULES:
-        return getattr(importlib.import_module(f"{__name__}.{_SUBMODULES[name]}"), name)
-    raise AttributeError(f"module 'captioning' has no attribute '{name}'")
+    def __getattr__(name: str) -> Any:
+        # Importing torch takes two seconds, which "captioning --help" avoids.
+        if name in _SUBMODULES:
+            return getattr(importlib.import_module(f"{__name__}.{_SUBMODULES[name]}"), name)
+        raise AttributeError(f"module 'captioning' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

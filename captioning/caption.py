@@ -26,14 +26,16 @@ _NOTEBOOK_IMAGE_SIDE = 800
 class Caption:
     """A caption of an image, with one attention map per word.
 
-    ``str(caption)`` is the text. Captions are equal if their words, probabilities and maps are equal. In Jupyter, a
-    caption shows the interactive page of its attention maps.
+    ``str(caption)`` is the text. Captions are equal if their words, probabilities, maps and alternatives are
+    equal; rounding errors may differ with the batch size. In Jupyter, a caption shows the interactive page of its
+    attention maps.
 
     Args:
         words: T words of the caption.
         token_probs: probability of each word and, if the caption is finished, of the end token as the last entry.
         attention_maps: (T, rows, columns), one per word; each sums to 1.
-        image: the captioned image: its path, the bytes of its file, or for other inputs a PIL image.
+        image: the captioned image: its absolute path, the bytes of its file, or for other inputs a PIL image, which
+            keeps all pixels in memory.
         crop_box: the region of the image that the maps cover.
         receptive_field: for hard attention at single locations, width and height of the receptive field of a location
             in fractions of the image; otherwise None.
@@ -41,7 +43,8 @@ class Caption:
             channels for a vector gate); None for a model without a context gate.
         preview: JPEG of the image at a reduced size, used if ``image`` is a file that no longer exists.
         calibration: maps the score to the confidence; None for a model that is not calibrated.
-        alternatives: further captions, best first, if ``num_return_sequences`` is more than 1.
+        alternatives: further captions if ``num_return_sequences`` is more than 1, ordered by the criterion of the
+            search, log p / length ** length_penalty.
     """
 
     words: list[str]
@@ -112,21 +115,21 @@ class Caption:
 
     def _to_dict_alone(self, attention_maps: bool) -> dict[str, Any]:
         words: list[dict[str, Any]] = [
-            {"word": word, "probability": round(prob, 4)}
+            {"word": word, "probability": _round(prob)}
             for word, prob in zip(self.words, self.token_probs, strict=False)  # the end token has no word
         ]
         if self.context_gates is not None:
             for word, gate in zip(words, self.context_gates, strict=True):
-                word["context_gate"] = round(gate, 4)
-        values: dict[str, Any] = {"caption": self.text, "score": round(self.score, 4)}
+                word["context_gate"] = _round(gate)
+        values: dict[str, Any] = {"caption": self.text, "score": _round(self.score)}
         if self.confidence is not None:
-            values |= {"confidence": round(self.confidence, 4), "is_uncertain": self.is_uncertain}
+            values |= {"confidence": _round(self.confidence), "is_uncertain": self.is_uncertain}
         if attention_maps:
             field = self.receptive_field
             values["crop_box"] = [round(edge, 6) for edge in self.crop_box]
             values["receptive_field"] = None if field is None else [round(side, 6) for side in field]
             for word, attention_map in zip(words, self.attention_maps, strict=True):
-                word["attention_map"] = [[round(weight, 4) for weight in row] for row in attention_map.tolist()]
+                word["attention_map"] = [[_round(weight) for weight in row] for row in attention_map.tolist()]
         return {**values, "words": words}
 
     def overlay(
@@ -171,7 +174,7 @@ class Caption:
             **options: ``colormap``, ``opacity`` and ``panel_width``, as of :meth:`overlay`.
         """
         path = Path(path)
-        suffix = path.suffix.removeprefix(".")
+        suffix = path.suffix.removeprefix(".").lower()
         if suffix not in _FILE_FORMATS:
             choices = ", ".join(f".{name}" for name in _FILE_FORMATS)
             raise CaptioningError(f"{path}: expected a file name that ends in one of {choices}")
@@ -185,3 +188,8 @@ class Caption:
         image = self.open_image(image_side)
         image.thumbnail((image_side, image_side))
         return export.render_page(self._title, image, self)
+
+
+def _round(value: float) -> float:
+    """Four significant digits: small probabilities and weights do not become zero."""
+    return float(f"{value:.4g}")

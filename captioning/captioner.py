@@ -2,10 +2,11 @@
 
 import dataclasses
 import functools
+import io
 import math
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, overload
 
@@ -23,7 +24,7 @@ from captioning.models.ensemble import EnsembleDecoder
 from captioning.models.loading import load_model, resolve_device
 from captioning.models.pretrained import DEFAULT_MODEL
 from captioning.models.receptive_field import receptive_field
-from captioning.preprocessing.image import IMAGE_TYPES, ImageInput
+from captioning.preprocessing.image import IMAGE_TYPES, ImageInput, check_image_type
 from captioning.preprocessing.preprocessed_image import PreprocessedImage, preprocess_image
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
@@ -238,13 +239,12 @@ class Captioner:
 
         Only two batches are in memory at a time, so the images may be a generator.
         """
-        if not isinstance(images, Iterable) or isinstance(images, IMAGE_TYPES):
-            raise CaptioningError(
-                f"expected an iterable of images, got {type(images).__name__}; an image is a path, URL, bytes, PIL "
-                "image, NumPy array (H, W, C) or torch tensor (C, H, W)"
-            )
-        if batch_size < 1:
-            raise CaptioningError(f"batch_size must be >= 1, got {batch_size}")
+        if isinstance(images, IMAGE_TYPES):
+            raise CaptioningError(f"expected an iterable of images, got one image ({type(images).__name__})")
+        if not isinstance(images, Iterable) or isinstance(images, Mapping | bytearray | memoryview | io.IOBase):
+            check_image_type(images)
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise CaptioningError(f"batch_size must be >= 1, got {batch_size!r}")
         for results in prefetch_batches(self._preprocess_or_error, images, batch_size):
             captions = iter(self.caption_batch([item for item in results if isinstance(item, PreprocessedImage)]))
             for result in results:
@@ -252,9 +252,9 @@ class Captioner:
 
     def gallery(
         self,
-        images: Iterable[ImageInput],
+        images: ImageInput | Iterable[ImageInput],
         output_dir: str | os.PathLike[str],
-        formats: Sequence[str] = ("html",),
+        formats: str | Sequence[str] = ("html",),
         batch_size: int = 32,
         **overlay_options: Any,
     ) -> Path:
@@ -272,7 +272,8 @@ class Captioner:
         Returns:
             Path of the index page.
         """
-        images = list(images)
+        images = [images] if isinstance(images, IMAGE_TYPES) else list(images)
+        formats = [formats] if isinstance(formats, str) else formats
         paths = name_images(images)
         writer = OverlayWriter(Path(output_dir), paths, formats, has_gallery=True, **overlay_options)
         for path, result in zip(paths, self.iter_captions(images, batch_size), strict=True):

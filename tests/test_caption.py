@@ -55,6 +55,14 @@ def test_save_refuses_other_suffixes(caption: Caption, tmp_path: Path) -> None:
         caption.save(tmp_path / "x.jpg")
 
 
+def test_json_keeps_small_values(caption: Caption) -> None:
+    small = dataclasses.replace(caption, token_probs=[2.5512e-06] * len(caption.token_probs))
+    maps = caption.attention_maps / 1000
+    values = dataclasses.replace(small, attention_maps=maps).to_dict()
+    assert values["words"][0]["probability"] == values["score"] == 2.551e-06
+    np.testing.assert_allclose(values["words"][0]["attention_map"], maps[0], rtol=1e-3)
+
+
 def test_notebooks_show_a_self_contained_page(caption: Caption) -> None:
     (page,) = re.findall(r'^<iframe srcdoc="([^"]*)" style="[^"]*"></iframe>$', caption._repr_html_())
     content = html.unescape(page)

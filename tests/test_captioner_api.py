@@ -1,8 +1,10 @@
 """The Python API as users of pipelines expect it: kinds of input, options of a call, errors, devices, processes."""
 
+import io
 import multiprocessing
 import os
 import pickle
+import re
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -30,12 +32,64 @@ def test_every_kind_of_input_yields_the_same_caption(captioner: Captioner, photo
         assert [caption.text for caption in captioner(images)] == [expected.text] * len(inputs)
 
 
-@pytest.mark.parametrize("value", [5, None, [5], [None], {"image": "photo.jpg"}.items()])
+@pytest.mark.parametrize(
+    "value",
+    [5, None, [5], [None], {"image": "photo.jpg"}.items(), {"image": "photo.jpg"}, bytearray(b"x"), io.BytesIO(b"x")],
+)
 def test_other_inputs_are_refused_in_one_line(captioner: Captioner, value: object) -> None:
     with pytest.raises(CaptioningError) as caught:
         captioner(value)
     assert len(str(caught.value)) < 250
     assert "\n" not in str(caught.value)
+
+
+def test_a_caption_opens_its_file_after_a_change_of_the_working_directory(
+    captioner: Captioner, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(photo.parent)
+    caption = captioner(photo.name)
+    other = tmp_path / "other"
+    other.mkdir()
+    Image.new("RGB", (30, 40)).save(other / photo.name)
+    monkeypatch.chdir(other)
+    assert caption.open_image().size == open_image(photo).size
+
+
+def test_uint16_arrays_with_8_bit_values_are_refused(captioner: Captioner, photo: Path) -> None:
+    """Their high bytes are all zero: a black image."""
+    array = np.asarray(open_image(photo))
+    assert captioner(array.astype(np.uint16) * 257).text == captioner(array).text
+    with pytest.raises(CaptioningError, match=r"uint16 must be in \[0, 65535\], got at most 255; convert it to uint8"):
+        captioner(array.astype(np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_beams": "3"}, "num_beams must be a whole number, got '3'"),
+        ({"num_beams": 2.5}, "num_beams must be a whole number, got 2.5"),
+        ({"num_beams": True}, "num_beams must be a whole number, got True"),
+        ({"num_beams": 100_000}, "num_beams must be <= 1000, got 100000"),
+        ({"do_sample": "no"}, "do_sample must be True or False, got 'no'"),
+        ({"do_sample": True, "temperature": float("inf")}, "temperature must be finite, got inf"),
+    ],
+)
+def test_options_of_a_wrong_type_are_refused(
+    captioner: Captioner, photo: Path, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(CaptioningError, match=re.escape(message)):
+        captioner(photo, **options)
+
+
+def test_a_gallery_of_one_image(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
+    index = captioner.gallery(photo, tmp_path / "gallery", formats="png")
+    assert index.read_text().count("photo.png") >= 1
+
+
+def test_names_of_the_package_are_listed() -> None:
+    assert set(captioning.__all__) <= set(dir(captioning))
+    with pytest.raises(AttributeError):
+        _ = captioning.Captoiner
 
 
 def test_options_of_a_call_apply_to_this_call_only(captioner: Captioner, photo: Path) -> None:
@@ -126,6 +180,11 @@ def test_a_forked_process_fails_instead_of_hanging(captioner: Captioner, photo: 
                 captioner(photo)
             except CaptioningError as error:
                 status = 0 if "spawn" in str(error) else 2
+            try:
+                Captioner.from_pretrained()
+                status = 3
+            except CaptioningError:
+                pass
             finally:
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -139,7 +198,7 @@ def test_gallery(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"none\.jpg: no such file"):
         index = captioner.gallery(images, tmp_path / "gallery", formats=("html", "png"), colormap="hot")
     assert index == tmp_path / "gallery" / "index.html"
-    names = {path.name for path in index.parent.iterdir() if path.is_file() and "none" not in path.name}
+    names = {path.name for path in index.parent.glob("[!.]*") if path.is_file() and "none" not in path.name}
     assert names == {"index.html"} | {
         f"{stem}.{kind}" for stem in ("photo", "image-2", "image-4") for kind in ("html", "png")
     }

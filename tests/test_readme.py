@@ -69,7 +69,7 @@ def test_commands_and_python(
     assert "val/meteor" in output
     assert (tmp_path / "my-model.safetensors").stat().st_size < 25e6
     assert (tmp_path / "captions.jsonl").read_text().count("\n") > 0
-    maps = {path.name for path in (tmp_path / "maps").iterdir()}
+    maps = {path.name for path in (tmp_path / "maps").glob("[!.]*")}
     assert maps == {"photo", *(f"photo.{suffix}" for suffix in ("html", "gif", "png", "npz", "json"))}
 
     (script,) = code_blocks("python")

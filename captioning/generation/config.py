@@ -2,8 +2,10 @@
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterable
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 from captioning.utils.errors import CaptioningError
 
@@ -12,6 +14,18 @@ _BOUNDS = {
     "ge": (">=", lambda value, bound: value >= bound),
     "gt": (">", lambda value, bound: value > bound),
     "le": ("<=", lambda value, bound: value <= bound),
+}
+
+
+class _ExpectedType(NamedTuple):
+    types: tuple[type, ...]
+    name: str
+
+
+_TYPES: dict[Any, _ExpectedType] = {
+    int: _ExpectedType((Integral,), "a whole number"),
+    float: _ExpectedType((Real,), "a number"),
+    bool: _ExpectedType((bool,), "True or False"),
 }
 
 _SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
@@ -35,7 +49,7 @@ class GenerationConfig:
     )
     min_length: int = _setting(1, "minimum number of words, excluding the end token; must not exceed max_length", ge=1)
     no_repeat_ngram_size: int = _setting(0, "n-grams of this size occur at most once in a caption; 0 disables it", ge=0)
-    num_beams: int = _setting(1, "number of beams of beam search; 1 is greedy search", ge=1)
+    num_beams: int = _setting(1, "number of beams of beam search; 1 is greedy search", ge=1, le=1000)
     length_penalty: float = _setting(
         0.0, "beam search ranks finished captions by log p / length ** length_penalty; larger favors longer ones", ge=0
     )
@@ -66,8 +80,13 @@ class GenerationConfig:
 
     @classmethod
     def check_bounds(cls, name: str, value: Any) -> None:
-        """Raise CaptioningError if a value of one setting is out of its bounds."""
-        bounds = cls.__dataclass_fields__[name].metadata
+        """Raise CaptioningError if a value of one setting has another type or is out of its bounds."""
+        field = cls.__dataclass_fields__[name]
+        bounds, expected = field.metadata, _TYPES[field.type]
+        if not isinstance(value, expected.types) or (isinstance(value, bool) and bool not in expected.types):
+            raise CaptioningError(f"{name} must be {expected.name}, got {value!r}")
+        if isinstance(value, float) and math.isinf(value):
+            raise CaptioningError(f"{name} must be finite, got {value}")
         for key, (operator, is_within) in _BOUNDS.items():
             if key in bounds and not is_within(value, bounds[key]):
                 raise CaptioningError(f"{name} must be {operator} {bounds[key]}, got {value}")

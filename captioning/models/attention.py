@@ -18,6 +18,7 @@ import math
 from typing import Literal, NamedTuple, Protocol, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from captioning.models.additive_score import additive_score
@@ -173,9 +174,11 @@ def attend_uniform(scores: Tensor, features: Tensor) -> AttentionOutput:
 
 def attend_at(locations: Tensor, scores: Tensor, features: Tensor) -> AttentionOutput:
     """z = a_s, the features at the given locations (B, C)."""
-    index = locations[..., None]  # (B, C, 1)
-    context = features.gather(1, index.expand(-1, -1, features.shape[-1]))  # (B, C, D)
-    return AttentionOutput(context, torch.zeros_like(scores).scatter(-1, index, 1.0), scores, locations)
+    # embedding() copies whole rows, several times as fast as gather(), which has an index for each element.
+    rows = locations + torch.arange(features.shape[0], device=features.device)[:, None] * features.shape[1]
+    context = F.embedding(rows, features.flatten(0, 1))  # (B, C, D)
+    weights = torch.zeros_like(scores).scatter(-1, locations[..., None], 1.0)
+    return AttentionOutput(context, weights, scores, locations)
 
 
 def attend_argmax(scores: Tensor, features: Tensor) -> AttentionOutput:

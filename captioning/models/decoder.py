@@ -113,7 +113,7 @@ class Decoder(nn.Module):
         features = self.feature_mixer(self.projection(self.drop_locations(features)))
         mean = features.mean(dim=1, keepdim=True)  # (B, 1, D)
         state = DecoderState(self.init_hidden(mean).tanh(), self.init_cell(mean).tanh())
-        gates = mean.new_zeros(len(mean), 1, 1)
+        gates = mean.new_zeros(mean.shape[0], 1, 1)
         import os
 
         if self.architecture == "luong" and not os.environ.get("NOGLOBAL"):

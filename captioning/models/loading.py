@@ -15,6 +15,7 @@ from captioning.models.encoder import Encoder, FeatureExtractor
 from captioning.models.ensemble import EnsembleDecoder, EnsembleEncoder
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
+from captioning.utils.fork_safety import check_not_forked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,7 @@ def load_model(sources: Sequence[str | Path], device: str | torch.device) -> Loa
         sources: names of bundled models, or paths of ``.safetensors`` or ``.ckpt`` files.
         device: where to put the modules.
     """
+    check_not_forked()
     if not sources:
         raise CaptioningError("no model given; give the name of a bundled model or the path of a model file")
     models = [_load_single(source, device) for source in sources]

@@ -70,7 +70,7 @@ def export_decoder(
 
     Args:
         decoder: in eval mode, on the CPU.
-        features: (B, L, D), any features of two or more images.
+        features: (B, L, D), any features; those of two images are traced.
         start_path: file of :class:`DecoderStart`.
         step_path: file of :class:`DecoderStep`.
         attention_fn: attention function; None selects the default of the decoder.
@@ -78,6 +78,7 @@ def export_decoder(
     Returns:
         Names of the arrays of ``memory`` and ``state``. The outputs of the step have the prefix ``next_``.
     """
+    features = features[:_NUM_EXAMPLE_IMAGES]
     with torch.no_grad():
         memory, state = decoder.init_state(features)
         memory_names, state_names = list(memory._fields), list(state._fields)

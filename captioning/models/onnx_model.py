@@ -120,5 +120,7 @@ def _decoder_deviation(
             log_probs, state, attention = decoder.step(token_ids, state, memory, attention_fn)
             results = step.run(None, {"token_ids": token_ids.numpy(), **arrays})
             for result, expected in zip(results, (log_probs, attention.weights, *state), strict=True):
+                if result.shape != tuple(expected.shape):
+                    raise CaptioningError(f"{output_dir}: the exported model does not accept any number of images")
                 deviation = max(deviation, float((torch.from_numpy(result) - expected).abs().max()))
     return deviation

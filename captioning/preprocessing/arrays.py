@@ -50,6 +50,8 @@ def _to_uint8(array: np.ndarray) -> np.ndarray:
     if array.dtype == np.uint8:
         return array
     if array.dtype == np.uint16:
+        if 0 < array.max() <= 255:
+            raise CaptioningError("image: values of uint16 must be in [0, 65535], got at most 255; convert it to uint8")
         return (array >> 8).astype(np.uint8)
     if kind not in "biuf":
         raise CaptioningError(f"image: expected an array of integers or floats, got {array.dtype}")

@@ -37,6 +37,7 @@ def open_image(source: ImageInput, min_side: int | None = None, max_pixels: floa
             faster for a 12-megapixel photo and a 256-pixel CNN.
         max_pixels: maximum number of pixels of a file. A larger file is rejected before decoding.
     """
+    check_image_type(source)
     name = source_name(source)
     try:
         if isinstance(source, np.ndarray):
@@ -79,6 +80,16 @@ def _reason(source: ImageInput, error: Exception) -> str:
     if isinstance(error, Image.UnidentifiedImageError):
         return "not an image, or a format that is not supported; save it as JPEG or PNG"
     return f"{error}; save it as JPEG or PNG"
+
+
+def check_image_type(source: object) -> None:
+    """Raise CaptioningError if the value is not an image."""
+    if not isinstance(source, IMAGE_TYPES):
+        hint = "; read the file: file.read()" if hasattr(source, "read") else ""
+        raise CaptioningError(
+            f"expected an image, got {type(source).__name__}{hint}; an image is a path, URL, bytes, PIL image, NumPy "
+            "array (H, W, C) or torch tensor (C, H, W)"
+        )
 
 
 def source_name(source: ImageInput) -> str:

@@ -3,6 +3,7 @@
 import io
 import math
 import os
+from pathlib import Path
 from typing import NamedTuple
 
 from PIL import Image
@@ -41,6 +42,7 @@ def preprocess_image(image: ImageInput, transform: ImageTransform, max_pixels: f
     preview = None
     if isinstance(source, str | os.PathLike):
         preview = _encode_preview(opened)
+        source = Path(source).absolute()  # the working directory may change before the file is opened again
     elif not is_encoded:
         source = opened
     return PreprocessedImage(source, transform(opened), transform.crop_box(*opened.size), preview)

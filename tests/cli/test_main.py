@@ -96,7 +96,7 @@ def test_num_return_sequences(model: str, photo: Path, capsys: pytest.CaptureFix
     code, _, err = run(capsys, *arguments, "--num-beams", "2")
     assert (code, err) == (
         2,
-        ["captioning: error: num_return_sequences must be in [1, 2], got 3; increase num_beams or set do_sample"],
+        ["captioning: error: --num-return-sequences must be in [1, 2], got 3; increase --num-beams or set --do-sample"],
     )
 
 
@@ -118,7 +118,7 @@ def test_sampling_depends_on_the_seed(model: str, photo: Path, capsys: pytest.Ca
     greedy = run(capsys, *arguments, "--top-k", "1")[1]
     assert len(set(greedy)) == 1, "top-k 1 is deterministic"
     code, _, err = run(capsys, *arguments, "--top-p", "0")
-    assert (code, err) == (2, ["captioning: error: top_p must be > 0, got 0.0"])
+    assert (code, err) == (2, ["captioning: error: --top-p must be > 0, got 0.0"])
 
 
 def test_every_generation_setting_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +169,7 @@ def test_overlay_formats_and_options(
     code, out, err = run(capsys, *arguments, "--overlay-format", "html, png", *style)
     assert (code, err) == (0, [f"overlays: {overlays}"])
     assert json.loads(out[0])["overlay"] == {name: str(overlays / f"photo.{name}") for name in ("html", "png")}
-    assert sorted(path.name for path in overlays.iterdir()) == ["photo.html", "photo.png"]
+    assert sorted(path.name for path in overlays.glob("[!.]*")) == ["photo.html", "photo.png"]
     expected = Captioner.from_pretrained(model)(photo).overlay(panel_width=100, colormap="hot", opacity=0.5)
     with Image.open(overlays / "photo.png") as overlay:
         assert list(overlay.getdata()) == list(expected.getdata())
@@ -187,7 +187,7 @@ def test_an_overlay_that_cannot_be_written_does_not_stop_the_rest(
     code, out, err = run(capsys, "caption", *images, "--model", model, "--overlay-dir", str(overlays))
     assert code == 2
     assert [line.split("\t")[0] for line in out] == [images[0], images[2]]
-    assert err[0].startswith(f"captioning: error: {overlays / 'photo.png'}: cannot write the file")
+    assert err[0].startswith(f"captioning: error: {overlays / 'photo.png'}: exists and was not written by")
     assert err[1].startswith(f"captioning: error: {images[1]}: ")
     gallery = (overlays / "index.html").read_text()
     assert [name in gallery for name in ("photo.jpg", "broken.jpg", "last.jpg")] == [False, True, True]
@@ -225,7 +225,7 @@ def test_unreadable_images_are_reported_and_the_rest_captioned(
         (("caption", "PHOTO", "--overlay-dir", "EMPTY", "--panel-width", "0"), "panel"),
         (("caption", "EMPTY", "--model", "MODEL"), "no images in this directory"),
         (("make-shapes", "FULL"), "exists and is not empty"),
-        (("make-shapes", "EMPTY", "--num-images", "0"), "num_images must be >= 1, got 0"),
+        (("make-shapes", "EMPTY", "--num-images", "0"), "--num-images must be >= 1, got 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -47,7 +47,7 @@ TOOLS = [
     ("inspect-data {latin}", "latin.csv", "not UTF-8 text", "save it as UTF-8"),
     ("make-shapes {root}", "exists and is not empty"),
     ("make-shapes {photo}/scenes", "cannot be written"),
-    ("make-shapes {root}/new --num-images 0", "num_images must be >= 1"),
+    ("make-shapes {root}/new --num-images 0", "--num-images must be >= 1"),
     ("compress {none}.safetensors {root}/out.safetensors", "model file not found"),
     ("compress {model} {photo}/out.safetensors", "cannot be written"),
     ("compress {model} {root}/out.safetensors --top-p 2", "top_p must be <= 1"),

@@ -45,7 +45,12 @@ def export(captioner: Captioner, output_dir: Path) -> float:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"attention": "hard", "attention_score": "scaled_dot", "feature_mixer": "mean"}]
+    "settings",
+    [
+        {},
+        {"attention": "hard", "attention_score": "scaled_dot", "feature_mixer": "mean"},
+        {"attention": "hard", "architecture": "luong"},
+    ],
 )
 def test_the_example_generates_the_same_captions_without_torch(
     settings: dict[str, str], tmp_path: Path, photo: Path

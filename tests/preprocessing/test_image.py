@@ -59,7 +59,7 @@ def test_files_that_are_not_images_are_named(photo: Path, tmp_path: Path) -> Non
     for name, message in (
         ("text.jpg", "not an image"),
         ("half.jpg", "cannot be read"),
-        ("empty.jpg", "not an image"),
+        ("empty.jpg", "the file is empty"),
         ("none.jpg", "no such file"),
         ("", "is a directory"),
     ):

@@ -44,7 +44,7 @@ def read_image(page: Path) -> Image.Image:
 
 
 def list_files(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("[!.]*") if path.is_file())
 
 
 def test_all_formats(photo: Path, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_file_names_are_unique(photo: Path, tmp_path: Path) -> None:
     assert pages[3:5] == ["index-2.html", "thumbnails-2.html"]
     assert writer.close() == tmp_path / "out" / "index.html"
     listed = re.findall(r'<span class="name"[^>]*>(.*?)</span>', (tmp_path / "out" / "index.html").read_text())
-    assert listed == [path.name for path in image_paths]
+    assert listed == [str(path) for path in image_paths], "with the directories, which differ"
     for url in re.findall(r'(?:href|src)="(.*?)"', (tmp_path / "out" / "index.html").read_text()):
         assert (tmp_path / "out" / html.unescape(url)).is_file()
 
@@ -221,7 +221,7 @@ def test_full_disk_leaves_no_partial_file(photo: Path, tmp_path: Path) -> None:
 def test_output_path_is_blocked(photo: Path, tmp_path: Path) -> None:
     writer = OverlayWriter(tmp_path / "out", [photo], ["html"])
     (tmp_path / "out" / "photo.html").mkdir()
-    with pytest.raises(CaptioningError, match=r"photo\.html: cannot write the file"):
+    with pytest.raises(CaptioningError, match=r"photo\.html: exists and was not written by captioning"):
         writer.write(photo, make_caption(photo))
     assert list_files(tmp_path / "out") == []
     with pytest.raises(CaptioningError, match="cannot create the output directory"):
