@@ -4,7 +4,7 @@ from pathlib import Path
 
 from captioning.utils.errors import MissingFileError
 
-PRETRAINED = ("photos-soft", "flickr8k-soft", "flickr8k-hard")
+PRETRAINED = ("photos-soft", "photos-hard", "flickr8k-soft", "flickr8k-hard")
 DEFAULT_MODEL = PRETRAINED[0]
 
 
