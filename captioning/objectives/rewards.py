@@ -1,5 +1,6 @@
 """The reward of self-critical training."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -17,15 +18,17 @@ _EOS = Vocabulary.SPECIAL_TOKENS[Vocabulary.EOS_ID]
 
 
 class CiderDReward:
-    """CIDEr-D with document frequencies of the training images.
+    """CIDEr-D with document frequencies of the training images of the same dataset, as in validation.
 
-    The end token counts as a word. Otherwise truncated captions ("a dog with a") would receive the same reward as
+    Document frequencies of a mixture would be those of its largest dataset, and reward its phrases in all others. The
+    end token counts as a word. Otherwise truncated captions ("a dog with a") would receive the same reward as
     complete ones.
 
     Args:
         records: training split.
         vocabulary: vocabulary of the model.
-        neighbors: for each image the indices of its neighbors; empty for the image's own references only.
+        neighbors: for each image the indices of its neighbors, which are images of its dataset; empty for the image's
+            own references only.
         neighbor_weight: weight of the mean reward under the references of the neighbors.
     """
 
@@ -38,7 +41,12 @@ class CiderDReward:
     ) -> None:
         self.vocabulary = vocabulary
         self.index_by_image = {record.image_path: index for index, record in enumerate(records)}
-        self.cider_d = CiderD([[[*tokenize(caption), _EOS] for caption in record.captions] for record in records])
+        positions: dict[str, int] = Counter()  # number of images of each dataset so far
+        self._positions = [_count_up(positions, record.dataset) for record in records]  # of an image in its dataset
+        self._cider_d = {
+            dataset: CiderD([_tokenized_references(record) for record in records if record.dataset == dataset])
+            for dataset in positions
+        }
         self.neighbors = neighbors
         self.neighbor_weight = neighbor_weight
 
@@ -46,11 +54,22 @@ class CiderDReward:
         index = self.index_by_image[record.image_path]
         neighbors = self.neighbors[index] if self.neighbors else ()
         words = self.vocabulary.decode(hypothesis.token_ids) + [_EOS] * hypothesis.is_finished
-        own_reward, *neighbor_rewards = self.cider_d.score_against(words, [index, *neighbors])
+        images = [self._positions[image] for image in (index, *neighbors)]
+        own_reward, *neighbor_rewards = self._cider_d[record.dataset].score_against(words, images)
         if not neighbor_rewards:
             return own_reward
         mean = sum(neighbor_rewards) / len(neighbor_rewards)
         return (1 - self.neighbor_weight) * own_reward + self.neighbor_weight * mean
+
+
+def _count_up(counts: dict[str, int], key: str) -> int:
+    """Return the count of a key, and increase it."""
+    counts[key] += 1
+    return counts[key] - 1
+
+
+def _tokenized_references(record: Record) -> list[list[str]]:
+    return [[*tokenize(caption), _EOS] for caption in record.captions]
 
 
 def build_reward(data: TrainData, vocabulary: Vocabulary, neighbors: NeighborReward | None) -> CiderDReward:

@@ -1,5 +1,8 @@
 """Nearest neighbors of training images, and the reward under their references."""
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -27,6 +30,19 @@ def test_the_reward_of_neighbors_is_weighted() -> None:
     assert len({first, second, third}) == 3
     assert reward(RECORDS[0], caption) == pytest.approx(0.75 * first + 0.25 * (second + third) / 2)
     assert reward(RECORDS[1], caption) == pytest.approx(0.75 * second + 0.25 * (first + third) / 2)
+
+
+def test_document_frequencies_are_those_of_the_dataset() -> None:
+    """As in validation. The images of the datasets are interleaved."""
+    caption = make_hypothesis("a big dog sits")
+    others = [
+        dataclasses.replace(record, image_path=Path(f"other-{index}.jpg"), dataset="other", captions=["a big red ball"])
+        for index, record in enumerate(RECORDS * 3)
+    ]
+    mixture = [record for pair in zip(RECORDS, others, strict=False) for record in pair] + others[len(RECORDS) :]
+    reward, alone = CiderDReward(mixture, VOCABULARY), CiderDReward(RECORDS, VOCABULARY)
+    for record in RECORDS:
+        assert reward(record, caption) == alone(record, caption)
 
 
 def test_invalid_settings() -> None:
