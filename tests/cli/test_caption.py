@@ -139,10 +139,10 @@ def test_uncertain_captions_are_marked(
     ("arguments", "message"),
     [
         ((), "no images; give files or directories"),
-        (("--model", "MODEL", "PHOTO"), "no images; give files or directories"),
+        (("--model", "MODEL", "PHOTO"), "no images: --model takes all values after it; put "),
         (("none.jpg",), "none.jpg: no such file"),
         (("PHOTO", "--model", "none.safetensors"), "model file not found"),
-        (("PHOTO", "--top-p", "0"), "top_p must be > 0, got 0.0"),
+        (("PHOTO", "--top-p", "0"), "--top-p must be > 0, got 0.0"),
         (("-", "--write", "xmp"), "--write xmp requires image files"),
     ],
 )

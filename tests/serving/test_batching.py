@@ -145,7 +145,7 @@ def test_invalid_image_fails_alone(
     caption, *errors = results[1]
     assert caption.text == captioner(images[0]).text
     assert all(isinstance(error, CaptioningError) for error in errors)
-    assert str(errors[0]).startswith("1.jpg: cannot be read as an image (not an image)")
+    assert str(errors[0]).startswith("1.jpg: cannot be read as an image (not an image")
     assert str(errors[1]).startswith("2.jpg: cannot be read as an image")
     assert [len(result) for result in (results[0], results[2])] == [1, 1]
 

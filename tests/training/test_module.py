@@ -314,12 +314,12 @@ def test_scheduled_sampling_increases_during_training(
     module, data = make(drawn, decoder={"attention": attention}, objective=objective)
     forward, fractions = module.decoder.forward, []
 
-    def watch(features, token_ids, lengths, attention_fn=attend_expectation, input_ids=None):
+    def watch(features, token_ids, lengths, attention_fn=attend_expectation, input_ids=None, num_samples=1):
         if input_ids is not None:
             token_mask = torch.arange(token_ids.shape[-1] - 1) < lengths[..., None]
             fractions.append((input_ids[..., 1:] != token_ids[..., 1:])[token_mask].float().mean().item())
             assert torch.equal(input_ids[..., 0], token_ids[..., 0])
-        return forward(features, token_ids, lengths, attention_fn, input_ids)
+        return forward(features, token_ids, lengths, attention_fn, input_ids, num_samples)
 
     monkeypatch.setattr(module.decoder, "forward", watch)
     trainer(max_epochs=2, limit_val_batches=0).fit(module, data)

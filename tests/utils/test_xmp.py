@@ -28,7 +28,7 @@ def test_the_sidecar_of_another_program_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "photo.jpg.xmp"
     path.write_text('<x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="XMP Core 4.4.0"/>')
     before = path.read_bytes()
-    with pytest.raises(CaptioningError, match=r"photo\.jpg\.xmp: exists and is of another program"):
+    with pytest.raises(CaptioningError, match=r"photo\.jpg\.xmp: exists and was written or edited by another program"):
         write_sidecar(tmp_path / "photo.jpg", "a cat")
     assert path.read_bytes() == before
 
