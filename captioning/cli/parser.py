@@ -45,7 +45,7 @@ def with_flag_names(message: str, options: argparse.Namespace) -> str:
     """Replace names of settings in a message by the flags of the command, do_sample by --do-sample."""
     names = [name for name in vars(options) if "_" in name]
     for name in sorted(names, key=len, reverse=True):
-        message = re.sub(rf"(?<![-\w.]){name}(?![\w=])", "--" + name.replace("_", "-"), message)
+        message = re.sub(rf"(?<![-\w./\\]){name}(?![-\w=./\\]\w)(?![\w/\\])", "--" + name.replace("_", "-"), message)
     return message
 
 

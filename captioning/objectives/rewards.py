@@ -1,6 +1,5 @@
 """The reward of self-critical training."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -41,12 +40,13 @@ class CiderDReward:
     ) -> None:
         self.vocabulary = vocabulary
         self.index_by_image = {record.image_path: index for index, record in enumerate(records)}
-        positions: dict[str, int] = Counter()  # number of images of each dataset so far
-        self._positions = [_count_up(positions, record.dataset) for record in records]  # of an image in its dataset
-        self._cider_d = {
-            dataset: CiderD([_tokenized_references(record) for record in records if record.dataset == dataset])
-            for dataset in positions
-        }
+        references: dict[str, list[list[list[str]]]] = {}  # of each image of each dataset
+        self._positions = []  # of each image in its dataset
+        for record in records:
+            dataset_references = references.setdefault(record.dataset, [])
+            self._positions.append(len(dataset_references))
+            dataset_references.append([[*tokenize(caption), _EOS] for caption in record.captions])
+        self._cider_d = {dataset: CiderD(images) for dataset, images in references.items()}
         self.neighbors = neighbors
         self.neighbor_weight = neighbor_weight
 
@@ -60,16 +60,6 @@ class CiderDReward:
             return own_reward
         mean = sum(neighbor_rewards) / len(neighbor_rewards)
         return (1 - self.neighbor_weight) * own_reward + self.neighbor_weight * mean
-
-
-def _count_up(counts: dict[str, int], key: str) -> int:
-    """Return the count of a key, and increase it."""
-    counts[key] += 1
-    return counts[key] - 1
-
-
-def _tokenized_references(record: Record) -> list[list[str]]:
-    return [[*tokenize(caption), _EOS] for caption in record.captions]
 
 
 def build_reward(data: TrainData, vocabulary: Vocabulary, neighbors: NeighborReward | None) -> CiderDReward:

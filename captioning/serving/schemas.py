@@ -99,7 +99,7 @@ class CaptionParams(GenerationParams):  # type: ignore[misc, valid-type]  # mypy
     attention_maps: bool = Field(True, description="include the attention map of each word")
 
 
-class OverlayParams(GenerationParams):  # type: ignore[misc, valid-type]
+class OverlayParams(GenerationParams):  # type: ignore[misc, valid-type]  # as above
     format: Literal["html", "png"] = Field(
         "html", description="'html': an interactive page; 'png': one sheet with a panel per word"
     )

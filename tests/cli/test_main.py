@@ -1,3 +1,4 @@
+import argparse
 import dataclasses
 import json
 import subprocess
@@ -10,6 +11,7 @@ from PIL import Image
 
 from captioning import Captioner
 from captioning.cli.main import _COMMANDS, _LIGHTNING_COMMANDS, main
+from captioning.cli.parser import with_flag_names
 from captioning.generation import GenerationConfig
 from captioning.preprocessing.tokenizer import tokenize
 from captioning.visualization.colormaps import COLORMAPS
@@ -306,3 +308,10 @@ def test_errors_name_the_nearest_option(
     code, out, (error,) = run(capsys, *(word.format(photo=photo, model=model) for word in arguments.split()))
     assert (code, out) == (2, [])
     assert error.startswith("captioning: error: " + message.format(photo=photo, model=model))
+
+
+def test_paths_in_messages_keep_their_names() -> None:
+    options = argparse.Namespace(overlay_dir=None, do_sample=None)
+    for path in ("overlay_dir/photo.jpg: no such file", "/a/do_sample: no such file", "do_sample.jpg: no such file"):
+        assert with_flag_names(path, options) == path
+    assert with_flag_names("increase it, or set do_sample.", options) == "increase it, or set --do-sample."

@@ -75,7 +75,7 @@ def test_effective_settings_are_accepted() -> None:
 
 def test_config_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
-        DecoderConfig().dropout = 0.5  # type: ignore[misc]
+        DecoderConfig().dropout = 0.5  # type: ignore[misc]  # the error under test
 
 
 def test_decoder_config_round_trip() -> None:
