@@ -114,9 +114,7 @@ class Decoder(nn.Module):
         mean = features.mean(dim=1, keepdim=True)  # (B, 1, D)
         state = DecoderState(self.init_hidden(mean).tanh(), self.init_cell(mean).tanh())
         gates = mean.new_zeros(mean.shape[0], 1, 1)
-        import os
-
-        if self.architecture == "luong" and not os.environ.get("NOGLOBAL"):
+        if self.architecture == "luong":
             gates = self.global_proj(mean)
         return Memory(features, self.attention.score_fn.project_keys(features), gates), state
 
