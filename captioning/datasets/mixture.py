@@ -21,12 +21,15 @@ class DatasetConfig:
         name: name in logged metrics; null for the last component of ``root``.
         weight: times that each training image is used per epoch. 0.5 draws a random half in each epoch.
         held_out_boxes: number of training images with boxes to move to the split ``test``, to measure attention maps.
+        augment: also train on the flipped and cropped views that ``data.hflip`` and ``data.num_crops`` define. False
+            saves the space of their features for a dataset that is large enough without them.
     """
 
     root: Path
     name: str | None = None
     weight: float = 1.0
     held_out_boxes: int = 0
+    augment: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < float("inf"):

@@ -74,10 +74,6 @@ class CaptionDataset(Dataset[Batch]):
         """Caption lengths of each image, longest first."""
         return [tuple(len(token_ids) - 1 for token_ids in captions) for captions in self.captions]
 
-    def allowed_views(self) -> list[list[int]]:
-        """Indices of the views of each image that match its captions."""
-        return [allowed_views(record, self.view_keys) for record in self.records]
-
     def mean_features(self) -> Tensor:
         """Cached features averaged over locations, (N, D) in float32, one row per record."""
         if self.cache is None:

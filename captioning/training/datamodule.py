@@ -64,7 +64,7 @@ class CaptionDataModule(pl.LightningDataModule):
     Args:
         root: directory in any layout of data/README.md, or its name below ``$CAPTIONING_DATA_DIR``. For several data
             sets a list of directories, or of mappings with ``root`` and optionally ``name``, ``weight`` (times that
-            each training image is used per epoch) and ``held_out_boxes``.
+            each training image is used per epoch), ``held_out_boxes`` and ``augment``.
         num_scenes: generate this number of synthetic scenes in ``root`` if it does not exist; 0 for existing data.
         seed: random seed of synthetic scenes and of the training order.
         batch_size: images per batch, each with all its captions.
@@ -195,11 +195,16 @@ class CaptionDataModule(pl.LightningDataModule):
         images = []
         for record in self._split(*splits):
             view_keys = self._view_keys(record.split)
-            images.append((record.image_path, [view_keys[index] for index in allowed_views(record, view_keys)]))
+            images.append((record.image_path, [view_keys[index] for index in self._allowed_views(record)]))
         return open_or_build(self.feature_cache_dir, extractor, images, device)
 
     def _view_keys(self, split: str) -> list[ViewKey]:
         return train_view_keys(self.hflip, self.num_crops) if split == "train" else [ViewKey()]
+
+    def _allowed_views(self, record: Record) -> list[int]:
+        """Indices of the views of an image that its dataset is trained on, and that match its captions."""
+        augmented = {config.label for config in self.datasets if config.augment}
+        return allowed_views(record, self._view_keys(record.split)) if record.dataset in augmented else [0]
 
     def train_dataloader(self) -> ResumableDataLoader:
         return self._loader("train", self.seed)
@@ -245,7 +250,7 @@ class CaptionDataModule(pl.LightningDataModule):
             seed,
             self.trainer.global_rank,
             self.trainer.world_size,
-            dataset.allowed_views() if is_training else None,
+            [self._allowed_views(record) for record in dataset.records] if is_training else None,
             self._weights(dataset.records) if is_training else None,
             self.captions_per_image if is_training else None,
         )

@@ -15,6 +15,7 @@ from captioning.utils.errors import CaptioningError
 # Settings without effect on the shape and the meaning of the weights. The vocabulary is checked separately.
 _MAY_DIFFER = {
     "vocabulary_size",
+    "output_stride",  # a CNN has the same weights with and without dilation
     "attention_temperature",
     "dropout",
     "spatial_dropout",
@@ -53,7 +54,8 @@ def _check_settings(source: str, part: str, config: dict[str, Any], source_confi
         if name == "attention_size":
             value, source_value = (DEFAULT_ATTENTION_SIZE if size is None else size for size in (value, source_value))
         becomes_hard = name == "attention" and (source_value, value) == ("soft", "hard")
-        if value != source_value and not becomes_hard and name not in _MAY_DIFFER:
+        is_unused = name == "num_locations" and config["attention_score"] != "location"
+        if value != source_value and not (becomes_hard or is_unused or name in _MAY_DIFFER):
             raise CaptioningError(
                 f"model.{part}.{name} is {value}, but {source_value} in init_from {source}; "
                 f"set it to {source_value}, or use another init_from"

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from captioning.generation import GenerationConfig, generate
-from captioning.generation.sampling import _filter_top_k_top_p
+from captioning.generation.sampling import _draw, _filter_top_k_top_p
 from captioning.preprocessing.vocabulary import Vocabulary
 from tests.generation.helpers import make_decoder, teacher_force
 
@@ -21,6 +21,15 @@ def test_sample_frequencies_match_the_probabilities() -> None:
         counts = torch.bincount(torch.tensor([hypothesis.token_ids[0] for hypothesis in hypotheses]), minlength=12)
         expected = probs ** (1 / temperature)
         torch.testing.assert_close(counts / 4000, expected / expected.sum(), atol=0.025, rtol=0)
+
+
+def test_impossible_tokens_are_never_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    probs = torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0]).expand(1000, 5)
+    drawn = _draw(probs, torch.Generator().manual_seed(0))
+    assert set(drawn.tolist()) == {1, 3}
+    for draw, expected in ((0.0, 1), (1 - 2**-24, 3), (1.0, 3)):  # 1: a product that rounds up to the total
+        monkeypatch.setattr(torch, "rand", lambda shape, draw=draw, **_: torch.full(shape, draw))
+        assert set(_draw(probs, torch.Generator()).tolist()) == {expected}
 
 
 def test_top_k_and_top_p_keep_the_most_probable_tokens() -> None:

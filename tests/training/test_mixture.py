@@ -13,6 +13,7 @@ import yaml
 
 from captioning.cli.main import main
 from captioning.datasets import load_records
+from captioning.datasets.content_hash import hash_content
 from captioning.datasets.mixture import DatasetConfig
 from captioning.datasets.synthetic import shapes
 from captioning.training.datamodule import CaptionDataModule
@@ -80,6 +81,22 @@ def test_mixtures_and_single_data_sets_share_cache_entries(
     assert len(lines) == len(set(lines)) == 80
 
 
+def test_a_data_set_without_augmentation_has_no_further_views(mixture: Path, other: Path, tmp_path: Path) -> None:
+    arguments = ["--model.encoder.frozen", "true", "--data.feature_cache_dir", str(tmp_path), "--data.num_crops", "2"]
+    settings = yaml.safe_load(mixture.read_text())
+    settings["data"]["root"][1]["augment"] = False
+    mixture.write_text(yaml.safe_dump(settings))
+    main(["cache-features", "--config", str(mixture), *arguments])
+    (keys,) = tmp_path.glob("*/keys.txt")
+    names: dict[str, list[str]] = {}
+    for line in keys.read_text().splitlines():
+        content_hash, name = line.split()
+        names.setdefault(content_hash, []).append(name)
+    plain = {hash_content(record.image_path) for record in load_records(other)}
+    assert all(names[content_hash] == ["0"] for content_hash in plain)
+    assert ["0", "crop0", "crop1"] in names.values()
+
+
 @pytest.mark.parametrize("stopped_at", ["epoch=0", "epoch=1"])
 def test_a_resumed_run_equals_an_uninterrupted_one(mixture: Path, fit: Fit, stopped_at: str) -> None:
     """Weights below 1 and sampled captions draw the same images and captions after the run is resumed."""
@@ -124,7 +141,7 @@ def test_an_unknown_setting_of_a_data_set(mixture: Path, drawn: Path, capsys: py
     with pytest.raises(SystemExit, match="2"):
         main(["fit", "--config", str(mixture)])
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("data.root has no setting 'wieght'; choose from root, name, weight, held_out_boxes")
+    assert line.endswith("data.root has no setting 'wieght'; choose from root, name, weight, held_out_boxes, augment")
 
 
 def test_wrong_roots(drawn: Path) -> None:
