@@ -1,6 +1,7 @@
 """Export of encoders and decoders to ONNX, with dynamic numbers of images and beams."""
 
 import contextlib
+import copy
 import io
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from captioning.models.attention import AttentionFn
+from captioning.models.backbone_utils import fix_padding_
 from captioning.models.decoder import Decoder
 from captioning.models.encoder import FeatureExtractor
 
@@ -57,6 +59,8 @@ def export_encoder(extractor: FeatureExtractor, path: Path) -> None:
     """Write ``pixels`` (B, 3, S, S) -> ``features`` (B, L, D)."""
     size = extractor.transform.image_size
     pixels = torch.zeros(_NUM_EXAMPLE_IMAGES, 3, size, size)
+    extractor = copy.deepcopy(extractor).eval()
+    fix_padding_(extractor, pixels)
     # With gradients enabled the extractor does not split the batch, whose size must remain dynamic. ONNX Runtime fuses
     # BatchNorm itself.
     with torch.enable_grad():

@@ -1,6 +1,7 @@
 import importlib.util
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 
@@ -97,3 +98,10 @@ def test_pytorch_is_used_if_the_export_differs(cache_dir: Path, monkeypatch: pyt
 def test_small_encoders_stay_in_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert isinstance(inference_engine(make_encoder()), FeatureExtractor)
+
+
+def test_padding_of_timm_is_part_of_the_convolutions(cache_dir: Path) -> None:
+    encoder = Encoder("efficientnet_lite0", image_size=64)
+    inference_engine(encoder)
+    (file,) = cache_dir.iterdir()
+    assert "Pad" not in {node.op_type for node in onnx.load(file).graph.node}
