@@ -79,7 +79,7 @@ def fix_padding_(module: nn.Module, inputs: Tensor) -> None:
     """
     paddings: dict[nn.Module, tuple[int, int, int, int]] = {}
 
-    def record_padding(conv: nn.Module, args: tuple[Tensor], output: Tensor) -> None:
+    def record_padding(conv: Any, args: tuple[Tensor], output: Tensor) -> None:
         height, width = (
             max((out - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
             for size, out, stride, dilation, kernel in zip(

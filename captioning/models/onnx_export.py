@@ -33,7 +33,8 @@ class DecoderStart(nn.Module):
 
 
 class DecoderStep(nn.Module):
-    """Previous tokens (B, K), state, memory -> log-probabilities (B, K, V), attention weights (B, K, L), new state.
+    """Previous tokens (B, K), state, memory -> log-probabilities (B, K, V), attention weights (B, K, L), new state and,
+    if the decoder has a context gate, its mean (B, K).
 
     Args:
         decoder: decoder.
@@ -52,7 +53,8 @@ class DecoderStep(nn.Module):
     def forward(self, token_ids: Tensor, *arrays: Tensor) -> tuple[Tensor, ...]:
         state, memory = self.make_state(arrays[: self.num_states]), self.make_memory(arrays[self.num_states :])
         log_probs, state, attention = self.decoder.step(token_ids, state, memory, self.attention_fn)
-        return (log_probs, attention.weights, *state)
+        gates = [] if attention.context_gate is None else [attention.context_gate]
+        return (log_probs, attention.weights, *state, *gates)
 
 
 def export_encoder(extractor: FeatureExtractor, path: Path) -> None:
@@ -94,6 +96,8 @@ def export_decoder(
         expanded = [array.expand(-1, _NUM_EXAMPLE_BEAMS, -1).contiguous() for array in state]
         next_names = [f"next_{name}" for name in state_names]
         outputs = ["log_probs", "attention_weights", *next_names]
+        if decoder.context_gate is not None:
+            outputs.append("context_gates")
         axes = {name: ["batch", "beams"] for name in ("token_ids", *state_names, *outputs)}
         axes |= {name: ["batch"] for name in memory_names}
         _export(
