@@ -87,10 +87,11 @@ def load_captioner(
 
     from captioning.captioner import Captioner
 
-    captioner = Captioner.from_pretrained(sources, attention_mode=attention_mode)
-    if name and not captioner.is_stochastic:
-        cached(name, lambda directory: _export(captioner, directory))
-    return captioner.with_options(seed=seed, **options)
+    stored = Captioner.from_pretrained(sources, attention_mode=attention_mode)
+    captioner = stored.with_options(seed=seed, **options)
+    if name and not stored.is_stochastic:
+        cached(name, lambda directory: _export(stored, directory))
+    return captioner
 
 
 def _prefers_torch() -> bool:
