@@ -1,6 +1,7 @@
 """Image loading, the transform from an image to CNN input, and the mapping from feature-map cells back to the image."""
 
 import dataclasses
+import functools
 import io
 import os
 from collections.abc import Sequence
@@ -205,6 +206,13 @@ class ImageTransform:
                 crop.bottom * image.height,
             )
             image = image.resize(size, resample, box=edges)
-        pixels = np.asarray(image, dtype=np.float32) / 255  # (image_size, image_size, 3)
-        pixels = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1))  # (3, image_size, image_size)
+        pixels = np.asarray(image)  # (image_size, image_size, 3)
+        # A table of the 256 values is several times as fast as arithmetic on all pixels.
+        return np.stack([np.take(table, pixels[..., channel]) for channel, table in enumerate(self._normalized_values)])
+
+    @functools.cached_property
+    def _normalized_values(self) -> np.ndarray:
+        """The normalized value of each 8-bit value in each channel (3, 256)."""
+        values = np.arange(256, dtype=np.float32) / 255
+        mean, std = (np.asarray(numbers, np.float32)[:, None] for numbers in (self.mean, self.std))
+        return (values - mean) / std
