@@ -19,7 +19,9 @@ from tests.conftest import REPOSITORY, make_captioner
 
 _SCRIPT = """
 import sys
+from captioning import onnx_captioner
 from captioning.cli.main import main
+onnx_captioner._GPU_FILES = ()
 main(sys.argv[1:])
 print(sorted({"torch", "torchvision", "timm", "tqdm"} & set(sys.modules)))
 """
