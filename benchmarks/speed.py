@@ -19,6 +19,7 @@ from PIL import Image
 
 from captioning import Captioner
 from captioning.generation.beam_search import beam_search
+from captioning.models.engine import inference_engine
 from captioning.preprocessing.image import open_image
 
 _PHOTOS = ("astronaut.png", "camera.png", "chelsea.png", "coffee.png", "rocket.jpg")
@@ -71,7 +72,7 @@ def caption_cold(path: Path) -> None:
 def encode(captioner: Captioner, paths: list[Path]) -> list[torch.Tensor]:
     """Features (B, L, D) of each batch, computed as in Captioner."""
     transform = captioner.encoder.transform
-    encoder = captioner.encoder.for_inference()
+    encoder = inference_engine(captioner.encoder)
     features = []
     with torch.inference_mode():
         for first in range(0, len(paths), _BATCH_SIZE):

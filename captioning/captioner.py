@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-import io
-import math
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, overload
 
+import numpy as np
 import torch
 
 from captioning.caption import Caption
@@ -19,23 +18,22 @@ from captioning.models.attention import AttentionMode, check_attention_mode, mak
 from captioning.models.calibration import Calibration
 from captioning.models.decoder import Decoder
 from captioning.models.encoder import Encoder, FeatureExtractor
-from captioning.models.engine import inference_engine
+from captioning.models.engine import OnnxEngine, inference_engine
 from captioning.models.ensemble import EnsembleDecoder
 from captioning.models.loading import load_model, resolve_device
 from captioning.models.pretrained import DEFAULT_MODEL
 from captioning.models.receptive_field import receptive_field
-from captioning.preprocessing.image import IMAGE_TYPES, ImageInput, check_image_type
-from captioning.preprocessing.preprocessed_image import PreprocessedImage, preprocess_image
+from captioning.pipeline import CaptioningPipeline
+from captioning.preprocessing.image import ImageInput, ImageTransform, is_image
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
 from captioning.utils.fork_safety import check_not_forked
-from captioning.utils.prefetch import prefetch_batches
 from captioning.visualization.export import OverlayWriter, name_images
 
 ErrorMode = Literal["raise", "return"]
 
 
-class Captioner:
+class Captioner(CaptioningPipeline):
     """Generates captions of images. Instances can be pickled.
 
     >>> captioner = Captioner.from_pretrained()
@@ -127,6 +125,33 @@ class Captioner:
             self.calibration,
         )
         checkpoint.save_model(Path(path), header, encoder, decoder, compact)
+
+    def export(self, output_dir: str | os.PathLike[str], use_cache: bool = False) -> float:
+        """Write the model as ONNX files, see docs/export.md.
+
+        Args:
+            output_dir: created if it does not exist.
+            use_cache: link to the CNN that the inference engine has cached, and optimize the decoder as well, for the
+                installed version of ONNX Runtime.
+
+        Returns:
+            The maximum deviation from PyTorch of features, log-probabilities and attention weights.
+        """
+        from captioning.models.onnx_model import export_model
+
+        encoder, decoder = self.single_model()
+        engine = self._extract_features
+        return export_model(
+            encoder,
+            decoder,
+            self.vocabulary,
+            Path(output_dir),
+            generation=dataclasses.asdict(self.generation),
+            attention_mode=self.attention_mode,
+            calibration=self.calibration,
+            receptive_field=self.receptive_field,
+            cached_cnn=engine.encoder.path if use_cache and isinstance(engine, OnnxEngine) else None,
+        )
 
     def single_model(self) -> tuple[Encoder, Decoder]:
         """Return the encoder and the decoder. Raises CaptioningError for an ensemble."""
@@ -227,28 +252,12 @@ class Captioner:
         if errors not in ("raise", "return"):
             raise CaptioningError(f"errors must be 'raise' or 'return', got {errors!r}")
         captioner = self.with_options(**options) if options else self
-        results = []
-        for result in captioner.iter_captions([images] if isinstance(images, IMAGE_TYPES) else images, batch_size):
+        is_single, results = is_image(images), []
+        for result in captioner.iter_captions(_as_iterable(images), batch_size):
             if errors == "raise" and isinstance(result, CaptioningError):
                 raise result
             results.append(result)
-        return results[0] if isinstance(images, IMAGE_TYPES) else results
-
-    def iter_captions(self, images: Iterable[ImageInput], batch_size: int = 32) -> Iterator[Caption | CaptioningError]:
-        """Yield captions in the order of the images. An image that cannot be read yields its error.
-
-        Only two batches are in memory at a time, so the images may be a generator.
-        """
-        if isinstance(images, IMAGE_TYPES):
-            raise CaptioningError(f"expected an iterable of images, got one image ({type(images).__name__})")
-        if not isinstance(images, Iterable) or isinstance(images, Mapping | bytearray | memoryview | io.IOBase):
-            check_image_type(images)
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise CaptioningError(f"batch_size must be >= 1, got {batch_size!r}")
-        for results in prefetch_batches(self._preprocess_or_error, images, batch_size):
-            captions = iter(self.caption_batch([item for item in results if isinstance(item, PreprocessedImage)]))
-            for result in results:
-                yield next(captions) if isinstance(result, PreprocessedImage) else result
+        return results[0] if is_single else results
 
     def gallery(
         self,
@@ -272,7 +281,7 @@ class Captioner:
         Returns:
             Path of the index page.
         """
-        images = [images] if isinstance(images, IMAGE_TYPES) else list(images)
+        images = list(_as_iterable(images))
         formats = [formats] if isinstance(formats, str) else formats
         paths = name_images(images)
         writer = OverlayWriter(Path(output_dir), paths, formats, has_gallery=True, **overlay_options)
@@ -283,56 +292,32 @@ class Captioner:
                 writer.write(path, result)
         return writer.close() or writer.output_dir
 
-    def _preprocess_or_error(self, image: ImageInput) -> PreprocessedImage | CaptioningError:
-        try:
-            return self.preprocess(image)
-        except CaptioningError as error:
-            return error
+    @property
+    def transform(self) -> ImageTransform:
+        return self.encoder.transform
 
-    def preprocess(self, image: ImageInput, max_pixels: float = math.inf) -> PreprocessedImage:
-        """Open and transform an image for :meth:`caption_batch`. Thread-safe.
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        return self.encoder.grid_size
 
-        Args:
-            image: an image, as for a call.
-            max_pixels: a file with more pixels raises CaptioningError before it is decoded.
-        """
-        return preprocess_image(image, self.encoder.transform, max_pixels)
+    @property
+    def receptive_field(self) -> tuple[float, float] | None:
+        # Computed only where it is used: it requires a forward and a backward pass of the CNN.
+        is_single = isinstance(self.decoder, Decoder) and self.decoder.is_hard and self.attention_mode != "expectation"
+        return self._receptive_field() if is_single else None
 
-    def caption_batch(self, images: Sequence[PreprocessedImage]) -> list[Caption]:
-        """Caption one batch. Not thread-safe."""
-        if not images:
-            return []
+    def generate(self, pixels: np.ndarray) -> list[list[Hypothesis]]:
         check_not_forked()
-        pixels = torch.stack([image.pixels for image in images])  # (B, 3, image_size, image_size)
         with torch.inference_mode():
-            features = self._extract_features(pixels.to(self.device))  # (B, L, D)
+            features = self._extract_features(torch.from_numpy(pixels).to(self.device))  # (B, L, D)
         attention_fn = make_attention_fn(self.attention_mode, self.generator)
-        results = generate(
+        return generate(
             self.decoder, features, self.generation, self.generator, self.num_return_sequences, attention_fn
         )
-        captions = []
-        for image, hypotheses in zip(images, results, strict=True):
-            best, *alternatives = (self._postprocess(hypothesis, image) for hypothesis in hypotheses)
-            captions.append(dataclasses.replace(best, alternatives=tuple(alternatives)))
-        return captions
 
-    def _postprocess(self, hypothesis: Hypothesis, image: PreprocessedImage) -> Caption:
-        box, field = image.crop_box, None
-        # The receptive field is computed only where it is used: it requires a forward and a backward pass of the CNN.
-        if isinstance(self.decoder, Decoder) and self.decoder.is_hard and self.attention_mode != "expectation":
-            width, height = self._receptive_field()
-            field = (width * (box.right - box.left), height * (box.bottom - box.top))
-        return Caption(
-            words=self.vocabulary.decode(hypothesis.token_ids),
-            token_probs=[math.exp(log_prob) for log_prob in hypothesis.log_probs],
-            attention_maps=hypothesis.attention_weights.unflatten(1, self.encoder.grid_size).numpy(),
-            image=image.source,
-            crop_box=box,
-            receptive_field=field,
-            context_gates=hypothesis.context_gates,
-            preview=image.preview,
-            calibration=self.calibration,
-        )
+
+def _as_iterable(images: ImageInput | Iterable[ImageInput]) -> Iterable[ImageInput]:
+    return [images] if is_image(images) else images
 
 
 def _without_none(options: dict[str, Any]) -> dict[str, Any]:

@@ -38,11 +38,12 @@ class OnnxCaptioner:
         (features,) = self.encoder.run(None, {"pixels": self.read_pixels(path)})
         start = self.start.run(None, {"encoder_features": features})
         arrays = dict(zip(self.model["memory"] + states, start, strict=True))
+        outputs = ["log_probs", "attention_weights", *(f"next_{name}" for name in states)]
         beams = [(0.0, [special["start"]], [])]  # log-probability, token ids, attention weights
         finished = []
         for length in range(1, settings["max_length"] + 1):
             arrays["token_ids"] = np.array([[ids[-1] for _, ids, _ in beams]])
-            log_probs, weights, *next_states = self.step.run(None, arrays)
+            log_probs, weights, *next_states = self.step.run(outputs, arrays)
             candidates = []
             for beam, (score, ids, maps) in enumerate(beams):
                 allowed = self.apply_constraints(log_probs[0, beam], ids)

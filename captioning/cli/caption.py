@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from captioning.utils.errors import CaptioningError
 from captioning.utils.xmp import write_sidecar
 
 if TYPE_CHECKING:
+    from captioning.caption import Caption
     from captioning.visualization.export import OverlayWriter
 
 DESCRIPTION = (
@@ -84,27 +86,27 @@ def run(options: argparse.Namespace) -> None:
     if not inputs:
         sys.exit(2)
 
-    from tqdm import tqdm
-
-    from captioning.captioner import Captioner
+    from captioning.onnx_captioner import load_captioner
     from captioning.visualization.export import name_images
 
     paths = name_images(inputs)
     writer = _make_writer(options.overlay_dir, paths, overlay_options) if options.overlay_dir else None
-    captioner = Captioner.from_pretrained(
+    captioner = load_captioner(
         options.model,
         attention_mode=options.attention_mode,
         seed=options.seed,
         num_return_sequences=options.num_return_sequences,
         **generation_options(options),
     )
-    captions = captioner.iter_captions(inputs, options.batch_size)
+    captions: Iterable[Caption | CaptioningError] = captioner.iter_captions(inputs, options.batch_size)
     # On a terminal the captions themselves show the progress.
-    hidden = sys.stdout.isatty() or not sys.stderr.isatty() or len(inputs) <= options.batch_size
+    has_progress_bar = sys.stderr.isatty() and not sys.stdout.isatty() and len(inputs) > options.batch_size
+    if has_progress_bar:
+        from tqdm import tqdm
+
+        captions = tqdm(captions, total=len(inputs), unit="image")
     failed, num_sidecars = bool(errors), 0
-    for image, path, caption in tqdm(
-        zip(inputs, paths, captions, strict=True), total=len(inputs), disable=hidden, unit="image"
-    ):
+    for image, path, caption in zip(inputs, paths, captions, strict=True):
         name = "-" if isinstance(image, bytes) else str(image)
         if isinstance(caption, CaptioningError):
             failed = True

@@ -1,7 +1,6 @@
 """``captioning export``: a model as ONNX files, for captioning without PyTorch."""
 
 import argparse
-import dataclasses
 from pathlib import Path
 
 from captioning.cli.generation_flags import add_generation_flags, generation_options
@@ -27,23 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from captioning.captioner import Captioner
-    from captioning.models.decoder import Decoder
-    from captioning.models.encoder import Encoder
-    from captioning.models.onnx_model import export_model
 
     captioner = Captioner.from_pretrained(
         options.model, device="cpu", attention_mode=options.attention_mode, **generation_options(options)
     )
-    encoder, decoder = captioner.encoder, captioner.decoder
-    assert isinstance(encoder, Encoder)
-    assert isinstance(decoder, Decoder)  # one model, not an ensemble
-    deviation = export_model(
-        encoder,
-        decoder,
-        captioner.vocabulary,
-        dataclasses.asdict(captioner.generation),
-        captioner.attention_mode,
-        options.output_dir,
-    )
+    deviation = captioner.export(options.output_dir)
     size = sum(file.stat().st_size for file in options.output_dir.iterdir()) / 1e6
     print(f"{options.output_dir}: {size:.1f} MB, maximum deviation from PyTorch {deviation:.1e}")

@@ -72,6 +72,45 @@ def fuse_conv_bn_(module: nn.Module) -> None:
         previous_name, previous = name, child
 
 
+def fix_padding_(module: nn.Module, inputs: Tensor) -> None:
+    """Replace convolutions of timm, whose padding depends on the size of the input, by fixed padding for these inputs.
+
+    ONNX Runtime fuses fixed padding into the convolution.
+    """
+    paddings: dict[nn.Module, tuple[int, int, int, int]] = {}
+
+    def record_padding(conv: Any, args: tuple[Tensor], output: Tensor) -> None:
+        height, width = (
+            max((out - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
+            for size, out, stride, dilation, kernel in zip(
+                args[0].shape[2:], output.shape[2:], conv.stride, conv.dilation, conv.kernel_size, strict=True
+            )
+        )
+        paddings[conv] = (width // 2, width - width // 2, height // 2, height - height // 2)
+
+    # The type is recognized by its name, since importing timm takes longer than most exports.
+    convs = [child for child in module.modules() if type(child).__name__ == "Conv2dSame"]
+    handles = [conv.register_forward_hook(record_padding) for conv in convs]
+    with torch.no_grad():
+        module(inputs)
+    for handle in handles:
+        handle.remove()
+    for name, conv in list(module.named_modules()):
+        if conv in paddings:
+            parent, _, child_name = name.rpartition(".")
+            fixed = nn.Sequential(nn.ZeroPad2d(paddings[conv]), _without_padding(conv))
+            module.get_submodule(parent).register_module(child_name, fixed)
+
+
+def _without_padding(conv: Any) -> nn.Conv2d:
+    """Return a convolution with the same weights and without padding."""
+    plain = nn.Conv2d(
+        conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, 0, conv.dilation, conv.groups, bias=False
+    )
+    plain.weight, plain.bias = conv.weight, conv.bias
+    return plain
+
+
 def flatten_blocks(module: nn.Module) -> list[nn.Module]:
     """Return blocks and single layers in the order of execution, taken out of all nested ``nn.Sequential``."""
     if not isinstance(module, nn.Sequential):

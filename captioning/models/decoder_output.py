@@ -4,9 +4,12 @@ Shapes: B images, C captions (or beams) per image, T time steps, L locations, N 
 V vocabulary size, D feature size, H hidden size, A attention size, E embedding size.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor  # not imported at run time: ONNX Runtime fills the same tuples with NumPy arrays
 
 
 class Memory(NamedTuple):

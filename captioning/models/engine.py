@@ -10,32 +10,29 @@ import importlib.util
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from captioning.models.encoder import FeatureExtractor
-from captioning.utils.user_cache import BuildError, cached_file
+from captioning.models.exported_model import OnnxEncoder, create_session
+from captioning.utils.user_cache import BuildError, cached
 
-_EXPORT_VERSION = 1  # to be incremented when the export changes
+_EXPORT_VERSION = 2  # to be incremented when the export changes
 _MIN_PARAMETERS = 1_000_000  # a smaller CNN takes less time than its export
-_CHUNK_SIZE = 8  # activations of 8 images fit into the CPU caches
 TOLERANCE = 1e-4  # relative to the largest feature
 
 FeatureFn = Callable[[Tensor], Tensor]
 
 
-class OnnxEncoder:
-    """Maps pixels (B, 3, S, S) to features (B, L, D) in ONNX Runtime. Thread-safe."""
+class OnnxEngine:
+    """Maps pixels (B, 3, S, S) to features (B, L, D), as tensors, in ONNX Runtime. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        self._session = create_session(path)
+        self.encoder = OnnxEncoder(path)
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        chunks = [self._session.run(None, {"pixels": chunk.numpy()})[0] for chunk in pixels.split(_CHUNK_SIZE)]
-        return torch.from_numpy(np.concatenate(chunks))
+        return torch.from_numpy(self.encoder(pixels.numpy()))
 
 
 def inference_engine(extractor: FeatureExtractor) -> FeatureFn:
@@ -46,27 +43,11 @@ def inference_engine(extractor: FeatureExtractor) -> FeatureFn:
     device = next(extractor.parameters()).device
     num_parameters = sum(parameter.numel() for parameter in extractor.parameters())
     if device.type == "cpu" and num_parameters >= _MIN_PARAMETERS and _is_onnx_installed():
-        path = cached_file(f"{_fingerprint(extractor)}.onnx", lambda path: _build(extractor, path))
+        path = cached(f"{_fingerprint(extractor)}.onnx", lambda path: _build(extractor, path))
         if path is not None:
             with contextlib.suppress(Exception):  # onnxruntime raises many types for a file that is corrupt
-                return OnnxEncoder(path)
+                return OnnxEngine(path)
     return extractor.for_inference()
-
-
-def create_session(path: Path, optimized_path: Path | None = None) -> Any:
-    """Open an ONNX file for the CPU. If ``optimized_path`` is given, write the optimized graph to it."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 4  # errors are raised
-    # Threads that spin while they wait take the time of those that decode images.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if optimized_path is not None:
-        # The optimizations of this level do not depend on the CPU, so the cache may be shared by several machines.
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        options.optimized_model_filepath = str(optimized_path)
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def _is_onnx_installed() -> bool:
@@ -95,7 +76,7 @@ def _build(extractor: FeatureExtractor, path: Path) -> None:
             exported = Path(directory) / "encoder.onnx"
             export_encoder(encoder, exported)
             create_session(exported, optimized_path=path)
-        deviation = max_deviation(encoder, OnnxEncoder(path))
+        deviation = max_deviation(encoder, OnnxEngine(path))
     except Exception as error:  # not every layer can be exported; PyTorch is used instead
         raise BuildError from error
     if not deviation <= TOLERANCE:

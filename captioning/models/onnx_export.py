@@ -1,6 +1,7 @@
 """Export of encoders and decoders to ONNX, with dynamic numbers of images and beams."""
 
 import contextlib
+import copy
 import io
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from captioning.models.attention import AttentionFn
+from captioning.models.backbone_utils import fix_padding_
 from captioning.models.decoder import Decoder
 from captioning.models.encoder import FeatureExtractor
 
@@ -31,7 +33,8 @@ class DecoderStart(nn.Module):
 
 
 class DecoderStep(nn.Module):
-    """Previous tokens (B, K), state, memory -> log-probabilities (B, K, V), attention weights (B, K, L), new state.
+    """Previous tokens (B, K), state, memory -> log-probabilities (B, K, V), attention weights (B, K, L), new state and,
+    if the decoder has a context gate, its mean (B, K).
 
     Args:
         decoder: decoder.
@@ -50,13 +53,16 @@ class DecoderStep(nn.Module):
     def forward(self, token_ids: Tensor, *arrays: Tensor) -> tuple[Tensor, ...]:
         state, memory = self.make_state(arrays[: self.num_states]), self.make_memory(arrays[self.num_states :])
         log_probs, state, attention = self.decoder.step(token_ids, state, memory, self.attention_fn)
-        return (log_probs, attention.weights, *state)
+        gates = [] if attention.context_gate is None else [attention.context_gate]
+        return (log_probs, attention.weights, *state, *gates)
 
 
 def export_encoder(extractor: FeatureExtractor, path: Path) -> None:
     """Write ``pixels`` (B, 3, S, S) -> ``features`` (B, L, D)."""
     size = extractor.transform.image_size
     pixels = torch.zeros(_NUM_EXAMPLE_IMAGES, 3, size, size)
+    extractor = copy.deepcopy(extractor).eval()
+    fix_padding_(extractor, pixels)
     # With gradients enabled the extractor does not split the batch, whose size must remain dynamic. ONNX Runtime fuses
     # BatchNorm itself.
     with torch.enable_grad():
@@ -90,6 +96,8 @@ def export_decoder(
         expanded = [array.expand(-1, _NUM_EXAMPLE_BEAMS, -1).contiguous() for array in state]
         next_names = [f"next_{name}" for name in state_names]
         outputs = ["log_probs", "attention_weights", *next_names]
+        if decoder.context_gate is not None:
+            outputs.append("context_gates")
         axes = {name: ["batch", "beams"] for name in ("token_ids", *state_names, *outputs)}
         axes |= {name: ["batch"] for name in memory_names}
         _export(

@@ -1,11 +1,8 @@
-"""Export of a whole model to ONNX, for captioning without PyTorch.
-
-A directory with ``encoder.onnx``, ``decoder_start.onnx``, ``decoder_step.onnx`` and ``model.json``. docs/export.md
-documents the inputs, the outputs and the JSON file.
-"""
+"""Export of a whole model to ONNX, for captioning without PyTorch; :mod:`captioning.models.exported_model` reads it."""
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +10,18 @@ import torch
 from torch import Tensor
 
 from captioning.models.attention import AttentionMode, make_attention_fn
+from captioning.models.calibration import Calibration
 from captioning.models.decoder import Decoder
 from captioning.models.decoder_output import DecoderState
 from captioning.models.encoder import Encoder
-from captioning.models.engine import TOLERANCE, OnnxEncoder, create_session, max_deviation
+from captioning.models.engine import TOLERANCE, OnnxEngine, max_deviation
+from captioning.models.exported_model import DECODER_START, DECODER_STEP, ENCODER, MODEL_JSON, create_session
 from captioning.models.onnx_export import export_decoder, export_encoder
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.atomic_io import atomic_write
 from captioning.utils.errors import CaptioningError
 
 FORMAT = 1
-ENCODER, DECODER_START, DECODER_STEP, MODEL_JSON = (
-    "encoder.onnx",
-    "decoder_start.onnx",
-    "decoder_step.onnx",
-    "model.json",
-)
 _NUM_IMAGES, _NUM_BEAMS = 3, 5  # of the verification; the exporter traces other numbers
 
 
@@ -36,9 +29,13 @@ def export_model(
     encoder: Encoder,
     decoder: Decoder,
     vocabulary: Vocabulary,
+    output_dir: Path,
+    *,
     generation: dict[str, Any],
     attention_mode: AttentionMode | None,
-    output_dir: Path,
+    calibration: Calibration | None = None,
+    receptive_field: tuple[float, float] | None = None,
+    cached_cnn: Path | None = None,
 ) -> float:
     """Write a model to a directory and compare its results with those of PyTorch.
 
@@ -46,9 +43,13 @@ def export_model(
         encoder: on the CPU.
         decoder: on the CPU.
         vocabulary: vocabulary.
+        output_dir: created if it does not exist.
         generation: fields of ``GenerationConfig``.
         attention_mode: of hard attention; None selects the default of the decoder.
-        output_dir: created if it does not exist.
+        calibration: map from the score of a caption to its confidence.
+        receptive_field: of a location, if each word attends to a single one.
+        cached_cnn: file of the inference engine, to link to instead of an export. The decoder is then optimized for
+            the installed version of ONNX Runtime, as the CNN is.
 
     Returns:
         The maximum deviation of features, log-probabilities and attention weights.
@@ -56,17 +57,24 @@ def export_model(
     if attention_mode == "sample":
         raise CaptioningError("attention_mode 'sample' cannot be exported; use 'argmax' or 'expectation'")
     attention_fn = make_attention_fn(attention_mode, torch.Generator())
-    encoder = encoder.for_inference()
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
-        export_encoder(encoder, output_dir / ENCODER)
-        features = _example_features(encoder)
+        if cached_cnn is None:
+            export_encoder(encoder.for_inference(), output_dir / ENCODER)
+        else:
+            _link(cached_cnn, output_dir / ENCODER)
+        engine = OnnxEngine(output_dir / ENCODER)
+        features = _example_features(engine, encoder.transform.image_size)
         names = export_decoder(decoder, features, output_dir / DECODER_START, output_dir / DECODER_STEP, attention_fn)
+        if cached_cnn is not None:
+            _optimize(output_dir / DECODER_START)
+            _optimize(output_dir / DECODER_STEP)
         header = {
             "format": FORMAT,
             "image_size": encoder.transform.image_size,
             "transform": dataclasses.asdict(encoder.transform),
             "grid_size": list(encoder.grid_size),
+            "receptive_field": receptive_field,
             "special_tokens": {
                 "pad": Vocabulary.PAD_ID,
                 "start": Vocabulary.BOS_ID,
@@ -76,16 +84,16 @@ def export_model(
             "memory": names["memory"],
             "state": names["state"],
             "generation": generation,
+            "calibration": None if calibration is None else dataclasses.asdict(calibration),
             "vocabulary": vocabulary.tokens,
         }
         with atomic_write(output_dir / MODEL_JSON) as temporary:
             temporary.write_text(json.dumps(header, ensure_ascii=False, indent=1), encoding="utf-8")
     except OSError as error:
         raise CaptioningError(f"{output_dir}: cannot be written ({error}); choose another directory") from None
-    deviation = max(
-        max_deviation(encoder, OnnxEncoder(output_dir / ENCODER)),
-        _decoder_deviation(decoder, features, attention_fn, names, output_dir),
-    )
+    deviation = _decoder_deviation(decoder, features, attention_fn, names, output_dir)
+    if cached_cnn is None:  # otherwise the engine has compared it
+        deviation = max(deviation, max_deviation(encoder, engine))
     if not deviation <= TOLERANCE:
         raise CaptioningError(
             f"{output_dir}: the exported model deviates from PyTorch by {deviation:.1e}, more than {TOLERANCE:.0e}; "
@@ -94,11 +102,24 @@ def export_model(
     return deviation
 
 
-def _example_features(encoder: Encoder) -> Tensor:
-    size = encoder.transform.image_size
-    pixels = torch.randn(_NUM_IMAGES, 3, size, size, generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        return encoder(pixels)  # (B, L, D)
+def _link(source: Path, target: Path) -> None:
+    """Link to a file, so that it is stored once, or copy it where the file system has no links."""
+    try:
+        target.hardlink_to(source)
+    except (OSError, NotImplementedError):
+        shutil.copyfile(source, target)
+
+
+def _optimize(path: Path) -> None:
+    """Replace an exported file by its optimized graph, which loads faster."""
+    optimized = path.with_suffix(".optimized")
+    create_session(path, optimized)
+    optimized.replace(path)
+
+
+def _example_features(engine: OnnxEngine, size: int) -> Tensor:
+    """Features (B, L, D) of noise images."""
+    return engine(torch.randn(_NUM_IMAGES, 3, size, size, generator=torch.Generator().manual_seed(1)))
 
 
 def _decoder_deviation(
@@ -119,7 +140,8 @@ def _decoder_deviation(
             )
             log_probs, state, attention = decoder.step(token_ids, state, memory, attention_fn)
             results = step.run(None, {"token_ids": token_ids.numpy(), **arrays})
-            for result, expected in zip(results, (log_probs, attention.weights, *state), strict=True):
+            gates = [] if attention.context_gate is None else [attention.context_gate]
+            for result, expected in zip(results, (log_probs, attention.weights, *state, *gates), strict=True):
                 if result.shape != tuple(expected.shape):
                     raise CaptioningError(f"{output_dir}: the exported model does not accept any number of images")
                 deviation = max(deviation, float((torch.from_numpy(result) - expected).abs().max()))

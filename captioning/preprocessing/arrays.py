@@ -1,10 +1,14 @@
 """Conversion of NumPy arrays and torch tensors to PIL images."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
 from PIL import Image
 
 from captioning.utils.errors import CaptioningError
+
+if TYPE_CHECKING:
+    import torch
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
@@ -23,13 +27,15 @@ def array_to_image(array: np.ndarray) -> Image.Image:
     return _to_image(array)
 
 
-def tensor_to_image(tensor: torch.Tensor) -> Image.Image:
+def tensor_to_image(tensor: "torch.Tensor") -> Image.Image:
     """Convert a tensor (H, W) or (C, H, W), the layout of torchvision, with the values of :func:`array_to_image`."""
     if tensor.ndim not in (2, 3) or (tensor.ndim == 3 and tensor.shape[0] not in _MODES):
         raise CaptioningError(
             f"image: expected a torch tensor of shape (H, W) or (C, H, W) with 1, 3 or 4 channels, got "
             f"{tuple(tensor.shape)}; permute it, or pass a batch as list(images)"
         )
+    import torch
+
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:  # NumPy has no such type
         tensor = tensor.float()

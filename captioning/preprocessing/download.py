@@ -1,9 +1,6 @@
 """Download of an image from an http(s) URL, with limits of size and time."""
 
-import http.client
 import time
-import urllib.error
-import urllib.request
 
 from captioning.utils.errors import CaptioningError
 
@@ -28,6 +25,10 @@ def download(url: str, max_mb: float = MAX_DOWNLOAD_MB, timeout: float = TIMEOUT
     Raises:
         CaptioningError: the server cannot be reached or returns an error, or a limit is exceeded.
     """
+    import http.client  # with the two others 15 ms, which most commands do not need
+    import urllib.error
+    import urllib.request
+
     deadline = time.monotonic() + timeout
     content = bytearray()
     try:

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from captioning.preprocessing.download import download, is_url
 from captioning.preprocessing.image import Box, ImageInput, ImageTransform, open_image
@@ -22,7 +22,7 @@ class PreprocessedImage(NamedTuple):
     """
 
     source: ImageInput
-    pixels: Tensor  # (3, image_size, image_size)
+    pixels: np.ndarray  # (3, image_size, image_size)
     crop_box: Box
     preview: bytes | None = None  # small JPEG of a file on disk, which may be deleted
 
@@ -45,7 +45,7 @@ def preprocess_image(image: ImageInput, transform: ImageTransform, max_pixels: f
         source = Path(source).absolute()  # the working directory may change before the file is opened again
     elif not is_encoded:
         source = opened
-    return PreprocessedImage(source, transform(opened), transform.crop_box(*opened.size), preview)
+    return PreprocessedImage(source, transform.to_array(opened), transform.crop_box(*opened.size), preview)
 
 
 def _encode_preview(image: Image.Image) -> bytes:

@@ -12,7 +12,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from captioning.caption import Caption
-from captioning.captioner import Captioner, PreprocessedImage
+from captioning.captioner import Captioner
+from captioning.preprocessing.preprocessed_image import PreprocessedImage
 from captioning.utils.errors import CaptioningError
 
 _FLAG = "--max-image-megapixels"

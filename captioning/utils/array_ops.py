@@ -8,14 +8,18 @@ Operators, indexing, ``reshape`` and ``tolist`` are the same in both libraries a
 import contextlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import TypeIs
 
 Array = Any  # np.ndarray or torch.Tensor, which have no common type
 
 
-def is_tensor(value: object) -> bool:
+def is_tensor(value: object) -> "TypeIs[torch.Tensor]":
     """Whether a value is a torch tensor. Does not import torch: without the import there are no tensors."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)

@@ -31,6 +31,14 @@ def configure_threads(num_threads: int | None = None) -> None:
         sys.modules["torch"].set_num_threads(num_threads)
 
 
+def current_num_threads() -> int:
+    """The number of threads that torch uses, or would use after its import."""
+    if "torch" in sys.modules:
+        return sys.modules["torch"].get_num_threads()
+    number = os.environ.get(NUM_THREADS_VARIABLE, "").partition(",")[0]  # OpenMP allows a list, for nested regions
+    return int(number) if number.isdigit() and int(number) else default_num_threads()
+
+
 def default_num_threads() -> int:
     """The number of physical cores that this process may use and that are idle now; at least 1."""
     num_idle = (os.cpu_count() or 1) - _num_running_processes()
@@ -56,11 +64,12 @@ def _cpu_quota() -> int:
 def _num_running_processes() -> int:
     """Processes of the machine that are computing, without this one: the minimum of a few samples."""
     samples = []
-    for _ in range(_NUM_SAMPLES):
+    for number in range(_NUM_SAMPLES):
+        if number:
+            time.sleep(_SAMPLE_INTERVAL)
         try:
             running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
         except OSError:  # not Linux
             return 0
         samples.append(int(running) - 1)
-        time.sleep(_SAMPLE_INTERVAL)
     return max(0, min(samples))

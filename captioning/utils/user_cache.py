@@ -1,12 +1,14 @@
-"""Files that are computed once and kept in the cache directory of the user."""
+"""Files and directories that are computed once and kept in the cache directory of the user."""
 
+import contextlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-_MAX_FILES = 8  # the least recently used files beyond this number are deleted
+_MAX_ENTRIES = 8  # of each suffix; the least recently used beyond this number are deleted
 
 
 class BuildError(Exception):
@@ -24,43 +26,50 @@ def user_cache_dir() -> Path:
     return Path.home() / ".cache" / "captioning"
 
 
-def cached_file(name: str, build: Callable[[Path], None]) -> Path | None:
-    """Return a file of the cache. If it does not exist, build it.
+def find_cached(name: str) -> Path | None:
+    """Return a file or directory of the cache, or None if it does not exist."""
+    try:
+        path = user_cache_dir() / name
+    except RuntimeError:  # there is no home directory
+        return None
+    if not path.exists():
+        return None
+    with contextlib.suppress(OSError):  # a cache that is shared read-only
+        os.utime(path)
+    return path
+
+
+def cached(name: str, build: Callable[[Path], None]) -> Path | None:
+    """Return a file or directory of the cache. If it does not exist, build it.
 
     Args:
-        name: name of the file, which contains a fingerprint of everything that its content depends on.
-        build: writes the file to a temporary path. The file then appears under its name at once, so that concurrent
-            processes never read an incomplete file.
+        name: its name, which contains a fingerprint of everything that its content depends on.
+        build: writes it to a temporary path. It then appears under its name at once, so that concurrent processes
+            never read incomplete content.
 
     Returns:
-        Path of the file, or None if it does not exist, and cannot be built or written. ``build`` raises
-        BuildError in that case.
+        Its path, or None if it does not exist, and cannot be built or written. ``build`` raises BuildError in that
+        case.
     """
+    if path := find_cached(name):
+        return path
     try:
-        directory = user_cache_dir()
-        path = directory / name
-        if path.is_file():
-            _mark_used(path)
-            return path
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory) as temporary_dir:
+        path = user_cache_dir() / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as temporary_dir:
             temporary = Path(temporary_dir) / name
             build(temporary)
             temporary.replace(path)
-        _delete_old_files(directory, path.suffix)
-    except (BuildError, OSError, RuntimeError):  # RuntimeError: there is no home directory
+        _delete_old_entries(path.parent, path.suffix)
+    except (BuildError, OSError, RuntimeError):
         return None
     return path
 
 
-def _mark_used(path: Path) -> None:
-    try:
-        os.utime(path)
-    except OSError:
-        return  # a cache that is shared read-only
-
-
-def _delete_old_files(directory: Path, suffix: str) -> None:
+def _delete_old_entries(directory: Path, suffix: str) -> None:
     newest_first = sorted(directory.glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in newest_first[_MAX_FILES:]:
-        path.unlink(missing_ok=True)
+    for path in newest_first[_MAX_ENTRIES:]:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

@@ -1,12 +1,13 @@
 import importlib.util
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 
 from captioning.models import engine
 from captioning.models.encoder import Encoder, FeatureExtractor
-from captioning.models.engine import OnnxEncoder, inference_engine
+from captioning.models.engine import OnnxEngine, inference_engine
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def features_of(extractor: FeatureExtractor, pixels: torch.Tensor) -> torch.Tens
 def test_features_equal_those_of_pytorch(cache_dir: Path, num_images: int) -> None:
     encoder = make_encoder()
     extract = inference_engine(encoder)
-    assert isinstance(extract, OnnxEncoder)
+    assert isinstance(extract, OnnxEngine)
     pixels = torch.randn(num_images, 3, 32, 32)
     expected = features_of(encoder, pixels)
     torch.testing.assert_close(extract(pixels), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
@@ -44,7 +45,7 @@ def test_features_equal_those_of_pytorch(cache_dir: Path, num_images: int) -> No
 def test_cnn_with_dilation_can_be_exported(cache_dir: Path) -> None:
     encoder = Encoder("efficientnet_lite0", image_size=64, output_stride=16)
     extract = inference_engine(encoder)
-    assert isinstance(extract, OnnxEncoder)
+    assert isinstance(extract, OnnxEngine)
     assert extract(torch.zeros(1, 3, 64, 64)).shape == (1, 16, 1280)
 
 
@@ -52,7 +53,7 @@ def test_the_cnn_is_exported_once(cache_dir: Path, monkeypatch: pytest.MonkeyPat
     inference_engine(make_encoder())
     (file,) = cache_dir.iterdir()
     monkeypatch.setattr(engine, "_build", lambda *arguments: pytest.fail("exported again"))
-    assert isinstance(inference_engine(make_encoder()), OnnxEncoder)
+    assert isinstance(inference_engine(make_encoder()), OnnxEngine)
     assert list(cache_dir.iterdir()) == [file]
 
 
@@ -97,3 +98,10 @@ def test_pytorch_is_used_if_the_export_differs(cache_dir: Path, monkeypatch: pyt
 def test_small_encoders_stay_in_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert isinstance(inference_engine(make_encoder()), FeatureExtractor)
+
+
+def test_padding_of_timm_is_part_of_the_convolutions(cache_dir: Path) -> None:
+    encoder = Encoder("efficientnet_lite0", image_size=64)
+    inference_engine(encoder)
+    (file,) = cache_dir.iterdir()
+    assert "Pad" not in {node.op_type for node in onnx.load(file).graph.node}

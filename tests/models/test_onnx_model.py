@@ -33,15 +33,8 @@ print(json.dumps([sentence, maps.tolist()]))
 
 
 def export(captioner: Captioner, output_dir: Path) -> float:
-    generation = {"max_length": 8, "min_length": 1, "num_beams": 3, "length_penalty": 0.7, "no_repeat_ngram_size": 2}
-    return onnx_model.export_model(
-        captioner.encoder,
-        captioner.decoder,
-        captioner.vocabulary,
-        generation,
-        captioner.attention_mode,
-        output_dir,
-    )
+    options = {"min_length": 1, "num_beams": 3, "length_penalty": 0.7, "no_repeat_ngram_size": 2}
+    return captioner.with_options(**options).export(output_dir)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from captioning.utils.user_cache import BuildError, cached_file, user_cache_dir
+from captioning.utils.user_cache import BuildError, cached, user_cache_dir
 
 
 @pytest.fixture
@@ -12,9 +12,9 @@ def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_file_is_built_once(cache_dir: Path) -> None:
-    path = cached_file("a.txt", lambda path: path.write_text("first") and None)
+    path = cached("a.txt", lambda path: path.write_text("first") and None)
     assert path == user_cache_dir() / "a.txt" == cache_dir / "a.txt"
-    assert cached_file("a.txt", lambda path: pytest.fail("built again")) == path
+    assert cached("a.txt", lambda path: pytest.fail("built again")) == path
     assert path.read_text() == "first"
 
 
@@ -24,15 +24,15 @@ def test_a_failed_build_leaves_nothing(cache_dir: Path, error: type[Exception]) 
         path.write_text("incomplete")
         raise error
 
-    assert cached_file("a.txt", build) is None
+    assert cached("a.txt", build) is None
     assert not list(cache_dir.iterdir())
 
 
 def test_the_least_recently_used_file_is_deleted(cache_dir: Path) -> None:
     for index in range(8):
-        cached_file(f"{index}.txt", Path.touch)
-    cached_file("0.txt", Path.touch)
-    cached_file("8.txt", Path.touch)
+        cached(f"{index}.txt", Path.touch)
+    cached("0.txt", Path.touch)
+    cached("8.txt", Path.touch)
     assert sorted(path.stem for path in cache_dir.iterdir()) == ["0", *"2345678"]
 
 
