@@ -12,6 +12,7 @@ from captioning.preprocessing.download import is_url
 from captioning.preprocessing.find_images import find_images
 from captioning.utils.errors import CaptioningError
 from captioning.utils.xmp import write_sidecar
+from captioning.visualization.colormaps import DEFAULT_OPACITY
 
 if TYPE_CHECKING:
     from captioning.visualization.export import OverlayWriter
@@ -71,7 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "page that works offline), npz (arrays) (default png)",
     )
     group.add_argument("--colormap", metavar="NAME", help="spotlight, hot or viridis (default spotlight)")
-    group.add_argument("--opacity", type=float, metavar="X", help="maximum opacity of the map (default 0.75)")
+    group.add_argument(
+        "--opacity", type=float, metavar="X", help=f"maximum opacity of the map (default {DEFAULT_OPACITY})"
+    )
     group.add_argument("--panel-width", type=int, metavar="PIXELS", help="width of a panel of the png (default 200)")
 
 
