@@ -32,8 +32,8 @@ class AttentionRenderer:
     """Renders the attention map of a word on top of the image.
 
     Soft attention: a color gradient, and the outline of the smallest region that holds half of the attention. Each map
-    is smoothed and scaled by its own maximum. Hard attention: the attended cell, its receptive field, and the path of the words up
-    to this one.
+    is smoothed and scaled by its own maximum. Hard attention: the attended cell, its receptive field, and the path of
+    the words up to this one.
 
     Args:
         attention_maps: (T, rows, columns), one per word.
