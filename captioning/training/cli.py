@@ -41,6 +41,8 @@ class CaptioningCLI(LightningCLI):
         subparser = self._subcommand_parsers[command] if _is_lightning_command(command) else parser
         try:
             config = self._command_config(parser.parse_args(arguments))
+            if config.get("ckpt_path") is not None and not any(arg.startswith("--model.init_from") for arg in args):
+                config.model.init_from = None  # that of a config was used when the run was started
             settings = inherited_settings(command, config)
             if settings:
                 # Settings that are not given take the values of the source. A second parse finds out which are given.
@@ -51,6 +53,7 @@ class CaptioningCLI(LightningCLI):
         config = self._command_config(self.config)
         if config.get("ckpt_path") is not None:
             check_against_checkpoint(config, settings)
+            config.model.init_from = None
             config.data.init_from = config.ckpt_path  # the vocabulary is the checkpoint's
             if command == "fit":
                 continue_in_run_directory(config)

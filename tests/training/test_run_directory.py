@@ -21,6 +21,23 @@ def rows(run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_a_finetuned_run_is_resumed_and_evaluated_with_its_config(config: Path, tmp_path: Path, fit: Fit) -> None:
+    """The checkpoint replaces the ``init_from`` of the config, and supplies the generation settings."""
+    source = fit("--trainer.max_epochs", "1") / "checkpoints" / "last.safetensors"
+    settings = yaml.safe_load(config.read_text())
+    settings["model"] = {name: settings["model"][name] for name in ("objective", "optimizer")}
+    settings["model"]["init_from"] = str(source)
+    config.write_text(yaml.safe_dump(settings))
+    run = fit("--trainer.max_epochs", "1", version="tuned")
+    source.unlink()
+    checkpoint = ("--ckpt_path", str(run / "checkpoints" / "last.ckpt"))
+    main(["validate", "--config", str(config), *checkpoint])
+    fit(*checkpoint, "--trainer.max_epochs", "2", version="tuned")
+    saved = yaml.safe_load((run / "config.yaml").read_text())["model"]
+    assert saved["generation"]["max_length"] == 12
+    assert saved["init_from"] is None
+
+
 def best_score(checkpoint: Path) -> float:
     callbacks = torch.load(checkpoint, weights_only=True)["callbacks"]
     (state,) = [value for key, value in callbacks.items() if "ModelCheckpoint" in key and "caption_accuracy" in key]
