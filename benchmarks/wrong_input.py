@@ -30,9 +30,8 @@ def main() -> None:
         files = make_files(Path(temporary))
         for group in options.groups:
             seconds = [measure(row[0], files) for row in GROUPS[group][:: options.every]]
-            print(
-                f"{group}: {len(seconds)} commands, median {statistics.median(seconds):.2f} s, maximum {max(seconds):.2f} s"
-            )
+            median, maximum = statistics.median(seconds), max(seconds)
+            print(f"{group}: {len(seconds)} commands, median {median:.2f} s, maximum {maximum:.2f} s")
 
 
 def make_files(directory: Path) -> dict[str, Path]:

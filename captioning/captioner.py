@@ -175,7 +175,7 @@ class Captioner:
         return self.generation.do_sample or self.attention_mode == "sample"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What can be pickled: the inference engine is built again, and a generator is represented by its state."""
+        """Return the attributes to pickle: the generator as its state, without the engine, which loading builds again."""
         state = {
             name: value
             for name, value in self.__dict__.items()

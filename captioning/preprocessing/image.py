@@ -161,7 +161,10 @@ class ImageTransform:
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
 
     def crop_box(self, width: int, height: int) -> Box:
-        """Return the image region that the square covers. Edges lie outside [0, 1] where the square is padded."""
+        """Return the region of the image that the model receives, in fractions of its sides.
+
+        A padded side extends beyond the image, so its edge is below 0 or above 1.
+        """
         if self.resize_mode == "stretch":
             return Box(0, 0, 1, 1)
         side = min(width, height) if self.resize_mode == "crop" else max(width, height)

@@ -95,14 +95,14 @@ def test_a_damaged_file_is_an_error_like_any_other() -> None:
     """Byte by byte: decoders raise many kinds of exceptions, and all come out as one."""
     exif = Image.Exif()
     exif[0x0112] = 6
-    chance = random.Random(0)
+    rng = random.Random(0)
     for file_format in ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "AVIF"):
         buffer = io.BytesIO()
         Image.linear_gradient("L").resize((40, 30)).convert("RGB").save(buffer, file_format, exif=exif)
         for _ in range(60):
             data = bytearray(buffer.getvalue())
-            for _ in range(chance.choice((1, 5, 20))):
-                data[chance.randrange(min(len(data), chance.choice((64, 400))))] = chance.randrange(256)
+            for _ in range(rng.choice((1, 5, 20))):
+                data[rng.randrange(min(len(data), rng.choice((64, 400))))] = rng.randrange(256)
             try:
                 opened = open_image(bytes(data), 32, max_pixels=10_000)
             except CaptioningError:
