@@ -175,7 +175,7 @@ class Captioner:
         return self.generation.do_sample or self.attention_mode == "sample"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes to pickle: the generator as its state, without the engine, which loading builds again."""
+        """Return the attributes to pickle: without the inference engine, and with the generator as its state."""
         state = {
             name: value
             for name, value in self.__dict__.items()
