@@ -27,7 +27,7 @@ def check_arguments(arguments: Sequence[str]) -> int | None:
     ckpt_path, init_from = (_none_if_null(config.get(name)) for name in ("ckpt_path", "model.init_from"))
     if ckpt_path is not None and not Path(ckpt_path).is_file():
         raise CaptioningError(f"{ckpt_path}: checkpoint not found; 'captioning fit' writes them to its run directory")
-    if ckpt_path is None and init_from is not None and not resolve_model_path(init_from).is_file():
+    if init_from is not None and not resolve_model_path(init_from).is_file():
         raise CaptioningError(f"{init_from}: model file not found; give a file of 'captioning fit' or a bundled model")
     _check_root(config)
     threads = _none_if_null(config.get("threads"))

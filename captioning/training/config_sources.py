@@ -13,12 +13,8 @@ _TRAINING_COMMANDS = ("fit", "cache-features")
 
 
 def inherited_settings(command: str, config: Any) -> dict[str, Any]:
-    """Model settings of the checkpoint or of ``init_from``, nested as in the config; empty without either."""
+    """Model settings of the checkpoint, otherwise of ``init_from``, nested as in the config; empty without either."""
     path, source = config.get("ckpt_path"), config.model.init_from
-    if path is not None and source is not None:
-        raise CaptioningError(
-            f"ckpt_path {path} resumes a run and init_from {source} starts a new one: give only one of them"
-        )
     if path is not None:
         checkpoint = load_checkpoint(path)
         parameters = checkpoint["hyper_parameters"]

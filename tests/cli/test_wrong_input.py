@@ -1,14 +1,25 @@
 """Wrong commands: each prints one line that names the mistake, exits with code 2, and leaves nothing behind."""
 
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from captioning.cli.main import main
 from tests.cli.wrong_commands import CAPTION, FIT, TOOLS, make_workspace
+
+# Missing files, and options that contradict each other, the model file or the command.
+CHEAP = [
+    *(
+        row[0]
+        for row in CAPTION
+        if "model {photo}" not in row[0] and "argmax" not in row[0] and "-dir {photo}" not in row[0]
+    ),
+    *(row[0] for row in TOOLS if row[0].startswith("compress") and "{photo}" not in row[0]),
+    *(row[0] for row in FIT if "{none}" in row[0] or "--threads" in row[0]),
+]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +53,7 @@ def test_the_matrix_is_large() -> None:
     assert len(CAPTION) + len(TOOLS) + len(FIT) >= 50
 
 
-@pytest.mark.parametrize("command", [CAPTION[0][0], CAPTION[5][0], CAPTION[7][0], FIT[0][0], FIT[3][0], FIT[27][0]])
+@pytest.mark.parametrize("command", CHEAP)
 def test_cheap_checks_come_before_heavy_imports(workspace: dict[str, Path], command: str) -> None:
     """Without torch, a command fails in a fraction of a second; the bound on CPU time allows for a busy machine."""
     arguments = [word.format(**workspace) for word in command.split()]
@@ -50,8 +61,8 @@ def test_cheap_checks_come_before_heavy_imports(workspace: dict[str, Path], comm
         f"import sys\nfrom captioning.cli.main import main\ntry: main({arguments!r})\n"
         "finally: print('torch' in sys.modules, file=sys.stderr)"
     )
-    start = time.process_time()
+    start = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == 2, result.stderr
     assert result.stderr.splitlines()[-1] == "False", "imports torch"
-    assert time.process_time() - start < 1
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - start < 1
