@@ -1,5 +1,6 @@
 import io
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -182,3 +183,17 @@ def test_image_size_of_a_file_that_is_no_image(tmp_path: Path) -> None:
     for name in ("a.jpg", "b.jpg"):
         with pytest.raises(CaptioningError, match=f"{name}: cannot be read as an image"):
             read_image_size(tmp_path / name)
+
+
+def test_a_large_photo_is_in_memory_once(tmp_path: Path) -> None:
+    """Pillow takes four bytes per pixel. Turning a photo requires a second copy, so this one is upright."""
+    megapixels = 24
+    path = tmp_path / "large.jpg"
+    Image.new("RGB", (6000, 4000), "red").save(path)
+    script = (
+        "import re, sys; from captioning.preprocessing.image import open_image\n"
+        "peak = lambda: int(re.findall(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[0])\n"
+        "before = peak(); open_image(sys.argv[1]); print((peak() - before) / 1000)"
+    )
+    result = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    assert 3 * megapixels < float(result.stdout) < 6 * megapixels
