@@ -133,7 +133,7 @@ def _relative_path(path: str | Path) -> Path:
 
 def main(arguments: Sequence[str]) -> None:
     """Run ``cache-features`` or one of Lightning's four subcommands."""
-    _filter_warnings()
+    _filter_warnings(arguments[0])
     torch.set_flush_denormal(True)  # denormal gradients make the first epochs three times as slow
     run = _is_lightning_command(arguments[0])
     try:
@@ -190,7 +190,7 @@ def _cache_features(cli: CaptioningCLI) -> None:
     print(f"features of {len(cli.datamodule.records)} images: {_relative_path(cache.cache_dir)}")
 
 
-def _filter_warnings() -> None:
+def _filter_warnings(command: str) -> None:
     """Hide Lightning's tips on other products, and warnings that do not apply."""
     for name in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utilities.rank_zero"):
         logging.getLogger(name).addFilter(lambda record: "Tip:" not in record.getMessage())
@@ -205,3 +205,5 @@ def _filter_warnings() -> None:
         ".*WeightAveraging state cannot be restored.*",  # the weights of the checkpoint are the averaged ones
     ):
         warnings.filterwarnings("ignore", message=message)
+    if command != "fit":  # writes no checkpoints
+        warnings.filterwarnings("ignore", message=".*The dirpath has changed from.*")

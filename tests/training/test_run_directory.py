@@ -2,6 +2,7 @@
 
 import csv
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,10 @@ def test_a_finetuned_run_is_resumed_and_evaluated_with_its_config(config: Path, 
     config.write_text(yaml.safe_dump(settings))
     run = fit("--trainer.max_epochs", "1", version="tuned")
     checkpoint = ("--ckpt_path", str(run / "checkpoints" / "last.ckpt"))
-    main(["validate", "--config", str(config), *checkpoint])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        main(["validate", "--config", str(config), *checkpoint])
+    assert [str(warning.message) for warning in caught if "dirpath" in str(warning.message)] == []
     fit(*checkpoint, "--trainer.max_epochs", "2", version="tuned")
     saved = yaml.safe_load((run / "config.yaml").read_text())["model"]
     assert saved["generation"]["max_length"] == 12
