@@ -21,7 +21,8 @@ from PIL import Image
 
 from captioning import Caption
 from captioning.preprocessing.image import Box
-from captioning.visualization.export import FORMATS, OverlayWriter
+from captioning.visualization.export import OverlayWriter
+from captioning.visualization.formats import FORMATS
 
 WORDS = "a large brown dog is running through the snow near the trees".split()
 NUM_CAPTIONS = 3

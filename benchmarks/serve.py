@@ -22,8 +22,9 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
-from benchmarks.speed import write_photos
+from benchmarks.speed import write_images
 from captioning import Captioner
+from captioning.models.pretrained import DEFAULT_MODEL
 
 FRAME_SIDE = 480  # pixels, as in captioning/serving/static/camera.js
 
@@ -35,16 +36,17 @@ def main() -> None:
     )
     parser.add_argument("--clients", type=int, default=16, help="number of concurrent clients (default 16)")
     parser.add_argument("--repeats", type=int, default=3, help="number of measurements (default 3)")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="bundled model or model file (default %(default)s)")
     parser.add_argument("--live", action="store_true", help="measure live captions instead")
     options = parser.parse_args()
     if options.live:
-        with running_server() as url:
+        with running_server(options.model) as url:
             measure_live(url, options.num_images)
         return
     with tempfile.TemporaryDirectory() as directory:
-        images = [path.read_bytes() for path in write_photos(Path(directory), options.num_images)]
-    expected = [caption.text for caption in Captioner.from_pretrained()(images)]
-    with running_server() as url:
+        images = [path.read_bytes() for path in write_images(Path(directory), options.num_images)]
+    expected = [caption.text for caption in Captioner.from_pretrained(options.model)(images)]
+    with running_server(options.model) as url:
         send(url, images[: options.clients], options.clients)  # warm-up
         single_rates, concurrent_rates = [], []
         for _ in range(options.repeats):
@@ -59,9 +61,9 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def running_server() -> Iterator[str]:
-    """Start a server with the default models and yield its URL."""
-    command = [sys.executable, "-m", "captioning", "serve", "--port", "0"]
+def running_server(model: str) -> Iterator[str]:
+    """Start a server with a model and yield its URL."""
+    command = [sys.executable, "-m", "captioning", "serve", "--port", "0", "--model", model]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
             assert server.stdout is not None
@@ -73,7 +75,7 @@ def running_server() -> Iterator[str]:
 def measure_live(url: str, num_frames: int) -> None:
     """Send frames of the size and quality of the page, one at a time, and print rate and delay."""
     with tempfile.TemporaryDirectory() as directory:
-        frames = [to_frame(path) for path in write_photos(Path(directory), min(num_frames, 20))]
+        frames = [to_frame(path) for path in write_images(Path(directory), min(num_frames, 20))]
     for frame in frames[:3]:
         request_caption(url, frame)  # warm-up
     delays = []

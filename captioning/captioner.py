@@ -6,13 +6,14 @@ import os
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 import numpy as np
 import torch
 
 from captioning.caption import Caption
 from captioning.generation import GenerationConfig, Hypothesis, generate
+from captioning.generation.options import CallOptions, CaptionOptions
 from captioning.models import checkpoint
 from captioning.models.attention import AttentionMode, check_attention_mode, make_attention_fn
 from captioning.models.calibration import Calibration
@@ -88,7 +89,7 @@ class Captioner(CaptioningPipeline):
         cls,
         model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = DEFAULT_MODEL,
         device: str | torch.device | None = None,
-        **options: Any,
+        **options: Unpack[CaptionOptions],
     ) -> Self:
         """Load a model file. Loading does not execute code from the file.
 
@@ -97,15 +98,16 @@ class Captioner(CaptioningPipeline):
                 training checkpoint. Several models with the same vocabulary form an ensemble, which averages their
                 next-word probabilities and attention maps.
             device: by default ``cuda`` if available, otherwise ``cpu``.
-            **options: arguments of the class that override those in the file. None keeps the value of the file.
+            **options: options that override those in the file: ``attention_mode``, ``num_return_sequences``, ``seed``
+                and the fields of :class:`captioning.generation.GenerationConfig`. None keeps the value of the file.
         """
         device = resolve_device(device)
         sources = [model] if isinstance(model, str | os.PathLike) else list(model)
         loaded = load_model([source if isinstance(source, str) else Path(source) for source in sources], device)
         stored = {**loaded.generation, "attention_mode": loaded.attention_mode, "calibration": loaded.calibration}
-        options = _without_none(options)
-        captioner = cls(loaded.encoder, loaded.decoder, loaded.vocabulary, **{**stored, **options})
-        captioner.generation.check_effect(options)
+        given = _without_none(options)
+        captioner = cls(loaded.encoder, loaded.decoder, loaded.vocabulary, **{**stored, **given})
+        captioner.generation.check_effect(given)
         return captioner
 
     def save(self, path: str | os.PathLike[str], compact: bool = False) -> None:
@@ -172,14 +174,15 @@ class Captioner(CaptioningPipeline):
         self.generator = torch.Generator(device).manual_seed(self.generator.initial_seed())
         return self
 
-    def with_options(self, seed: int | None = None, **options: Any) -> Self:
+    def with_options(self, **options: Unpack[CaptionOptions]) -> Self:
         """Return a captioner with other options that shares the modules of this one.
 
         Args:
-            seed: seed of a new random generator; by default the generator is shared as well.
-            **options: arguments of the class. Options that are omitted or None keep their value.
+            **options: as for :meth:`from_pretrained`. Options that are omitted or None keep their value. A ``seed``
+                starts a new random generator; otherwise the generator is shared as well.
         """
         changed = _without_none(options)
+        seed = changed.pop("seed", None)
         captioner = self.__class__.__new__(self.__class__)  # not copy.copy(), which would fuse the encoder again
         captioner.__dict__.update(self.__dict__)
         attention_mode = changed.pop("attention_mode", self.attention_mode)
@@ -197,7 +200,7 @@ class Captioner(CaptioningPipeline):
         return self.generation.do_sample or self.attention_mode == "sample"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What can be pickled: the inference engine is built again, and a generator is represented by its state."""
+        """Return the attributes to pickle: without the inference engine, and with the generator as its state."""
         state = {
             name: value
             for name, value in self.__dict__.items()
@@ -211,24 +214,25 @@ class Captioner(CaptioningPipeline):
         self.generator = torch.Generator(self.device)
         self.generator.set_state(state["generator"])
 
+    # The overloads overlap: a path is an image, although a string is also an iterable of strings.
     @overload
-    def __call__(
-        self, images: ImageInput, *, batch_size: int = ..., errors: Literal["raise"] = ..., **options: Any
+    def __call__(  # type: ignore[overload-overlap]
+        self, images: ImageInput, *, errors: Literal["raise"] = ..., **options: Unpack[CallOptions]
     ) -> Caption: ...
 
     @overload
     def __call__(
-        self, images: Iterable[ImageInput], *, batch_size: int = ..., errors: Literal["raise"] = ..., **options: Any
+        self, images: Iterable[ImageInput], *, errors: Literal["raise"] = ..., **options: Unpack[CallOptions]
     ) -> list[Caption]: ...
 
     @overload
-    def __call__(
-        self, images: ImageInput, *, batch_size: int = ..., errors: Literal["return"], **options: Any
+    def __call__(  # type: ignore[overload-overlap]
+        self, images: ImageInput, *, errors: Literal["return"], **options: Unpack[CallOptions]
     ) -> Caption | CaptioningError: ...
 
     @overload
     def __call__(
-        self, images: Iterable[ImageInput], *, batch_size: int = ..., errors: Literal["return"], **options: Any
+        self, images: Iterable[ImageInput], *, errors: Literal["return"], **options: Unpack[CallOptions]
     ) -> list[Caption | CaptioningError]: ...
 
     def __call__(
@@ -237,7 +241,7 @@ class Captioner(CaptioningPipeline):
         *,
         batch_size: int = 32,
         errors: ErrorMode = "raise",
-        **options: Any,
+        **options: Unpack[CaptionOptions],
     ) -> Caption | CaptioningError | Sequence[Caption | CaptioningError]:
         """Caption an image, or an iterable of images.
 
@@ -320,5 +324,5 @@ def _as_iterable(images: ImageInput | Iterable[ImageInput]) -> Iterable[ImageInp
     return [images] if is_image(images) else images
 
 
-def _without_none(options: dict[str, Any]) -> dict[str, Any]:
+def _without_none(options: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from captioning.cli.generation_flags import add_generation_flags, generation_options
+from captioning.cli.model_checks import check_generation_flags
 from captioning.models.pretrained import DEFAULT_MODEL, PRETRAINED, check_model_exists
 from captioning.preprocessing.download import is_url
 from captioning.preprocessing.find_images import find_images
 from captioning.utils.errors import CaptioningError
 from captioning.utils.xmp import write_sidecar
+from captioning.visualization.colormaps import DEFAULT_OPACITY, colormap_stops
+from captioning.visualization.formats import check_formats
 
 if TYPE_CHECKING:
     from captioning.caption import Caption
@@ -73,7 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "page that works offline), npz (arrays) (default png)",
     )
     group.add_argument("--colormap", metavar="NAME", help="spotlight, hot or viridis (default spotlight)")
-    group.add_argument("--opacity", type=float, metavar="X", help="maximum opacity of the map (default 0.75)")
+    group.add_argument(
+        "--opacity", type=float, metavar="X", help=f"maximum opacity of the map (default {DEFAULT_OPACITY})"
+    )
     group.add_argument("--panel-width", type=int, metavar="PIXELS", help="width of a panel of the png (default 200)")
 
 
@@ -153,14 +158,20 @@ def _check_options(options: argparse.Namespace) -> dict[str, Any]:
         raise CaptioningError(f"--batch-size must be >= 1, got {options.batch_size}")
     if not 0 <= options.seed < 2**63:
         raise CaptioningError(f"--seed must be in [0, {2**63 - 1}], got {options.seed}")
-    generation_options(options)
     for model in options.model:
         check_model_exists(model)
+    check_generation_flags(options, options.model[0])
     given = {name: value for name in _OVERLAY_FLAGS if (value := getattr(options, name)) is not None}
     if given and not options.overlay_dir:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise CaptioningError(f"{flags}: has no effect without --overlay-dir DIR")
+    check_formats(_split_formats(given))
+    colormap_stops(given.get("colormap", "spotlight"), given.get("opacity", DEFAULT_OPACITY))
     return given
+
+
+def _split_formats(overlay_options: dict[str, Any]) -> list[str]:
+    return [name.strip() for name in overlay_options.get("overlay_format", "png").split(",")]
 
 
 def _find_inputs(patterns: list[str]) -> tuple[list[Path | str | bytes], list[CaptioningError]]:
@@ -186,8 +197,9 @@ def _find_inputs(patterns: list[str]) -> tuple[list[Path | str | bytes], list[Ca
 def _make_writer(output_dir: Path, image_paths: list[Path], overlay_options: dict[str, Any]) -> "OverlayWriter":
     from captioning.visualization.export import OverlayWriter
 
-    formats = overlay_options.pop("overlay_format", "png").split(",")
-    return OverlayWriter(output_dir, image_paths, [name.strip() for name in formats], **overlay_options)
+    formats = _split_formats(overlay_options)
+    colors = {name: value for name, value in overlay_options.items() if name != "overlay_format"}
+    return OverlayWriter(output_dir, image_paths, formats, **colors)
 
 
 def _print_error(error: CaptioningError) -> None:

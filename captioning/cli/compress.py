@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 
 from captioning.cli.generation_flags import add_generation_flags, generation_options
+from captioning.cli.model_checks import check_generation_flags
+from captioning.models.pretrained import check_model_exists
 
 DESCRIPTION = (
     "Write a compact copy of a model file: half precision, and only those encoder weights that differ from the "
@@ -12,12 +14,15 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the .safetensors file of a training run")
+    parser.add_argument("model", metavar="MODEL", help="the .safetensors file of a training run")
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="the file to write")
     add_generation_flags(parser)
 
 
 def run(options: argparse.Namespace) -> None:
+    check_model_exists(options.model)
+    check_generation_flags(options, options.model)
+
     from captioning.captioner import Captioner
 
     captioner = Captioner.from_pretrained(options.model, device="cpu", **generation_options(options))

@@ -83,8 +83,10 @@ def grid_coverage(boxes: tuple[Box, ...], grid_size: tuple[int, int]) -> np.ndar
 
 
 def _segment_overlap(intervals: Sequence[tuple[float, float]], num_cells: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted edges of ``num_cells`` equal cells of [0, 1] and of intervals in it; fraction of each cell that lies in
-    each of the E - 1 segments between them, (num_cells, E - 1)."""
+    """Divide [0, 1] at the edges of ``num_cells`` equal cells and of the given intervals.
+
+    Returns the E sorted edges, and the fraction of each cell that lies in each segment, (num_cells, E - 1).
+    """
     cell_edges = np.linspace(0, 1, num_cells + 1)
     edges = np.unique(np.concatenate([cell_edges, np.asarray(intervals, dtype=float).ravel()]))  # (E,)
     start, end = np.maximum(edges[:-1], cell_edges[:-1, None]), np.minimum(edges[1:], cell_edges[1:, None])

@@ -35,10 +35,10 @@ def percentile_interval(resampled: np.ndarray) -> np.ndarray:
 
 
 def ratio_with_ci(sums: np.ndarray, counts: np.ndarray) -> RatioWithCI:
-    """Return Σ sums / Σ counts over images, with its 95 % bootstrap interval.
+    """Return a ratio of two sums over images, Σ sums / Σ counts, with its 95 % bootstrap confidence interval.
 
-    With the number of words as ``counts`` this is the mean over words. Images are resampled, since the words of an
-    image are not independent.
+    If ``counts`` is the number of words of each image, the ratio is the mean over words. The bootstrap resamples images
+    instead of words, because the words of an image are not independent.
 
     Args:
         sums: (N, …), sum of each image.

@@ -71,7 +71,7 @@ class CaptionWithAttention(NamedTuple):
 
 
 class OcclusionResult(NamedTuple):
-    """Log-probabilities of the content words of all captions during occlusion, for several orders of locations."""
+    """Log-probabilities of all content words while locations are occluded one after the other, in several orders."""
 
     num_images: int
     words: list[str]

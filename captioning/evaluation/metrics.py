@@ -1,6 +1,6 @@
 """Caption metrics on tokenized captions: BLEU, ROUGE-L, CIDEr-D, METEOR, and statistics of diversity.
 
-All metrics are those of a whole set of captions, or one value per caption; none is averaged over batches.
+A metric is computed once for the whole set of captions, or for each caption; never per batch.
 """
 
 import math
@@ -123,7 +123,7 @@ class CiderD:
         self.references = [[self._tfidf(caption_counts) for caption_counts in image_counts] for image_counts in counts]
 
     def __call__(self, hypotheses: Sequence[Tokens]) -> list[float]:
-        """Score one caption per image, in the order of the references; the value of the set is the mean."""
+        """Return one value per caption, in the order of the references. The metric of the set is the mean."""
         if len(hypotheses) != len(self.references):
             raise ValueError(f"expected one caption for each of {len(self.references)} images, got {len(hypotheses)}")
         return [self.score_against(tokens, [index])[0] for index, tokens in enumerate(hypotheses)]

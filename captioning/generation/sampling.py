@@ -89,8 +89,10 @@ def _draw(probs: Tensor, generator: torch.Generator) -> Tensor:
 def _to_hypotheses(
     generated: Tensor, log_probs: Tensor, attention_weights: Tensor, locations: Tensor, context_gates: Tensor | None
 ) -> list[list[Hypothesis]]:
-    """Convert tokens, log-probabilities, locations and gates (B, N, T) and weights (B, N, T, L) to sorted
-    hypotheses."""
+    """Return the N hypotheses of each image, sorted by score.
+
+    Tokens, log-probabilities, locations and gates have the shape (B, N, T), attention weights (B, N, T, L).
+    """
     lengths = (generated != Vocabulary.PAD_ID).sum(-1).tolist()
     all_ids, all_log_probs, all_locations = generated.tolist(), log_probs.tolist(), locations.tolist()
     attention_weights = attention_weights.cpu()

@@ -11,7 +11,7 @@ _PROFILE_MODES = ("RGB", "CMYK", "L")
 
 
 def to_srgb(image: Image.Image) -> Image.Image:
-    """Convert an image to mode RGB in the sRGB color space.
+    """Convert an image to mode RGB in the sRGB color space, in place if it is RGB already.
 
     Transparent pixels are composited on white, the usual page background. An embedded ICC profile (Display P3, Adobe
     RGB, CMYK, …) is applied; without one, values are taken as sRGB. Single-channel images of more than 8 bits are
@@ -31,7 +31,9 @@ def to_srgb(image: Image.Image) -> Image.Image:
     elif image.mode not in _PROFILE_MODES:
         image = image.convert("RGB")
     transform = _srgb_transform(profile, image.mode) if profile else None
-    return image.convert("RGB") if transform is None else ImageCms.applyTransform(image, transform) or image
+    if transform is not None:
+        return ImageCms.applyTransform(image, transform, inPlace=image.mode == "RGB") or image
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _to_uint8(values: np.ndarray) -> np.ndarray:

@@ -49,7 +49,7 @@ def open_image(source: ImageInput, min_side: int | None = None, max_pixels: floa
         if is_tensor(source):
             return tensor_to_image(source).convert("RGB")
         if isinstance(source, Image.Image):
-            return _to_upright_srgb(source)
+            return _to_upright_srgb(source.copy())
         content = download(str(source)) if is_url(source) else source
         with _open_file(content) as image:
             if image.width * image.height > max_pixels:
@@ -143,9 +143,11 @@ def _is_heif(content: str | os.PathLike[str] | bytes) -> bool:
 
 
 def _to_upright_srgb(image: Image.Image) -> Image.Image:
+    """Apply orientation and profile in place where possible: each copy of a 60-megapixel photo takes 240 MB."""
     if not image.width or not image.height:
         raise ValueError("it has no pixels")
-    return to_srgb(ImageOps.exif_transpose(image))
+    ImageOps.exif_transpose(image, in_place=True)
+    return to_srgb(image)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +172,10 @@ class ImageTransform:
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
 
     def crop_box(self, width: int, height: int) -> Box:
-        """Return the image region that the square covers. Edges lie outside [0, 1] where the square is padded."""
+        """Return the region of the image that the model receives, in fractions of its sides.
+
+        A padded side extends beyond the image, so its edge is below 0 or above 1.
+        """
         if self.resize_mode == "stretch":
             return Box(0, 0, 1, 1)
         side = min(width, height) if self.resize_mode == "crop" else max(width, height)

@@ -154,7 +154,7 @@ def _encoder(module: pl.LightningModule) -> Encoder:
 
 
 def num_finetuned_blocks(trainer: Any) -> int | None:
-    """Number of last encoder blocks that EncoderFinetuning trains; 0 for all of them, None without the callback."""
+    """How many of the last encoder blocks EncoderFinetuning trains: 0 means all; None if there is no such callback."""
     callbacks = (callback for callback in trainer.callbacks if isinstance(callback, EncoderFinetuning))
     return next((callback.num_blocks for callback in callbacks), None)
 

@@ -8,30 +8,30 @@ from captioning.training.checkpoint_io import load_checkpoint
 from captioning.utils.errors import CaptioningError
 
 _NOT_CONFIGURED = ("vocabulary_size", "feature_size", "num_locations")  # follow from the vocabulary and the encoder
+_ADJUSTABLE = ("generation", "attention_mode")  # the weights do not depend on them
 _TRAINING_COMMANDS = ("fit", "cache-features")
 
 
 def inherited_settings(command: str, config: Any) -> dict[str, Any]:
-    """Model settings of the checkpoint or of ``init_from``, nested as in the config; empty without either."""
+    """Model settings of the checkpoint, otherwise of ``init_from``, nested as in the config; empty without either."""
     path, source = config.get("ckpt_path"), config.model.init_from
-    if path is not None and source is not None:
-        raise CaptioningError(
-            f"ckpt_path {path} resumes a run and init_from {source} starts a new one: give only one of them "
-            "(--model.init_from null disables that of a config)"
-        )
     if path is not None:
-        parameters = load_checkpoint(path)["hyper_parameters"]
+        checkpoint = load_checkpoint(path)
+        parameters = checkpoint["hyper_parameters"]
         names = ("encoder", "decoder", "objective") if command == "fit" else ("encoder", "decoder")
-        return {name: parameters[name] for name in names if parameters.get(name) is not None}
+        settings = {name: parameters[name] for name in names if parameters.get(name) is not None}
+        return settings | _adjustable_settings(checkpoint["model_header"])
     if source is None:
         if command not in _TRAINING_COMMANDS:
             raise CaptioningError(f"'captioning {command}' requires a trained model: add --ckpt_path FILE.ckpt")
         return {}
     header = read_model(source).header
     decoder = {name: value for name, value in header["decoder"].items() if name not in _NOT_CONFIGURED}
-    attention_mode = header["attention_mode"]
-    inherited: dict[str, Any] = {"encoder": header["encoder"], "decoder": decoder, "generation": header["generation"]}
-    return {**inherited, "attention_mode": attention_mode} if attention_mode is not None else inherited
+    return {"encoder": header["encoder"], "decoder": decoder} | _adjustable_settings(header)
+
+
+def _adjustable_settings(header: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: header[name] for name in _ADJUSTABLE if header[name] is not None}
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -49,6 +49,8 @@ def check_against_checkpoint(config: Any, settings: Mapping[str, Any]) -> None:
     different = []
     for name, value in flatten(settings):
         own: Any = given
+        if name.partition(".")[0] in _ADJUSTABLE:
+            continue
         for part in name.split("."):
             own = own[part]
         if own != value:

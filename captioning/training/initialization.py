@@ -27,8 +27,8 @@ _MAY_DIFFER = {
 def load_initial_weights(source: str, encoder: Encoder, decoder: Decoder, vocabulary: Vocabulary) -> int:
     """Copy the weights of ``source`` into the encoder and the decoder.
 
-    The vocabulary may extend that of the source. The embeddings and output weights of its further words keep their
-    values.
+    The vocabulary may contain additional words after those of the source. Their embeddings and output weights keep
+    their random initial values.
 
     Args:
         source: name of a bundled model, or path of a ``.safetensors`` or ``.ckpt`` file.

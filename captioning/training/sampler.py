@@ -56,7 +56,7 @@ class EpochShuffleSampler(Sampler[int]):
             if num_drawn:
                 images += (start + torch.randperm(size, generator=generator)[:num_drawn]).tolist()
             start += size
-        return iter([images[place] for place in torch.randperm(len(images), generator=generator).tolist()])
+        return iter([images[index] for index in torch.randperm(len(images), generator=generator).tolist()])
 
 
 class LengthGroupedBatchSampler(Sampler[list[SampleKey]]):

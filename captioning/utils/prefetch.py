@@ -14,8 +14,8 @@ def prefetch_batches(
 ) -> Iterator[list[Result]]:
     """Yield ``function(item)`` of all items in order, in lists of ``batch_size``.
 
-    At most one batch is prepared ahead. One thread reads the items and calls the function: images are decoded
-    faster than the CNN processes them. An exception of either is raised here.
+    One thread reads the items and calls the function, at most one batch ahead of the caller. One thread suffices,
+    since the CNN takes longer than decoding. Exceptions in the thread are raised in the caller.
     """
     iterator = iter(items)
 

@@ -20,12 +20,11 @@ from captioning.utils.output_manifest import OutputManifest
 from captioning.visualization import gallery, html, sheet
 from captioning.visualization.colormaps import DEFAULT_OPACITY, colormap_stops
 from captioning.visualization.encoding import encode_jpeg, encode_png, fit_within, write_png_rows
+from captioning.visualization.formats import FORMATS, check_formats
 from captioning.visualization.overlay import AttentionRenderer
 
 if TYPE_CHECKING:
     from captioning.caption import Caption
-
-FORMATS = ("html", "png", "gif", "frames", "npz")  # in this order; a gallery image links to the first that is written
 
 MAX_PAGE_IMAGE_SIDE = 1200  # pixels of the longer side of the image in a page
 _THUMBNAIL_SIDE = 280
@@ -51,7 +50,7 @@ class OverlayWriter:
     Args:
         output_dir: created if it does not exist. Files that captioning wrote there earlier are replaced.
         image_paths: all images that will be written, which makes file names unique.
-        formats: some of :data:`FORMATS`. ``png`` is one sheet with a panel per word, ``frames`` is a directory with one
+        formats: some of ``FORMATS``. ``png`` is one sheet with a panel per word, ``frames`` is a directory with one
             full-size PNG per word, ``gif`` is an animation over the words, ``html`` is a self-contained page, ``npz``
             holds the attention maps as arrays, with a JSON file beside it.
         colormap, opacity, panel_width: see :meth:`captioning.Caption.overlay`.
@@ -70,9 +69,7 @@ class OverlayWriter:
         has_gallery: bool | None = None,
         overwrite: bool = False,
     ) -> None:
-        for name in formats:
-            if name not in FORMATS:
-                raise CaptioningError(f"unknown overlay format '{name}'; choose from {', '.join(FORMATS)}")
+        check_formats(formats)
         sheet.check_panel_width(panel_width)
         colormap_stops(colormap, opacity)  # raises an error before the directory is created
         self._colormap, self._opacity, self._panel_width = colormap, opacity, panel_width

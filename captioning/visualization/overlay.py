@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw
 from captioning.preprocessing.image import Box
 from captioning.visualization.colormaps import DARK_LUMINANCE, DEFAULT_OPACITY, colormap_stops
 from captioning.visualization.concentration import half_attention_outline
+from captioning.visualization.smoothing import smooth_maps
 
 HIGHLIGHT_COLOR = (255, 213, 74)
 _BORDER_COLOR = (0, 0, 0)
@@ -31,8 +32,8 @@ class AttentionRenderer:
     """Renders the attention map of a word on top of the image.
 
     Soft attention: a color gradient, and the outline of the smallest region that holds half of the attention. Each map
-    is scaled by its own maximum. Hard attention: the attended cell, its receptive field, and the path of the words up
-    to this one.
+    is smoothed and scaled by its own maximum. Hard attention: the attended cell, its receptive field, and the path of
+    the words up to this one.
 
     Args:
         attention_maps: (T, rows, columns), one per word.
@@ -56,7 +57,7 @@ class AttentionRenderer:
             colormap = "spotlight"  # a single location has no gradient: the rest is darkened
         self._lookup_tables = [_lookup_tables(colormap, opacity, is_dark) for is_dark in (False, True)]
         self.colormap = colormap
-        self.attention_maps = attention_maps
+        self.attention_maps = attention_maps if receptive_field is not None else smooth_maps(attention_maps)
         self.crop_box = crop_box
         self.receptive_field = receptive_field
 

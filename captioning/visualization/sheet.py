@@ -54,11 +54,12 @@ def _layout(image: Image.Image, panel_width: int, columns: int, num_panels: int)
     ratio = min(max(image.width / image.height, _MIN_SQUEEZED_RATIO), _MAX_SQUEEZED_RATIO)
     width = panel_width * min(1, ratio / _MIN_RATIO) * max(1, ratio / _MAX_RATIO)
     cell_width = round(max(width, 0.6 * panel_width))  # wide enough for the label
-    max_width = columns * (panel_width + _GAP)
+    max_columns = max(1, columns * (panel_width + _GAP) // (cell_width + _GAP))
+    num_rows = -(-num_panels // max_columns)
     return _Grid(
         panel_size=(max(1, round(width)), max(1, round(width / ratio))),
         cell_width=cell_width,
-        columns=max(1, min(max_width // (cell_width + _GAP), num_panels)),
+        columns=-(-num_panels // num_rows),  # rows of equal length: 5 + 5 + 4 rather than 6 + 6 + 2
     )
 
 
@@ -79,7 +80,7 @@ def render_panels(
         words: T words.
         renderer: holds the attention maps of the words.
         panel_width: width of a panel in pixels, for images that are neither very tall nor very wide.
-        columns: number of panels of this width per row.
+        columns: maximum number of panels of this width per row.
         probs: T probabilities, shown below the words.
         gates: T gates, shown below the words; None without a gate.
     """

@@ -15,7 +15,7 @@ from captioning.cli.parser import with_flag_names
 from captioning.generation import GenerationConfig
 from captioning.preprocessing.tokenizer import tokenize
 from captioning.visualization.colormaps import COLORMAPS
-from captioning.visualization.export import FORMATS
+from captioning.visualization.formats import FORMATS
 
 
 @pytest.fixture

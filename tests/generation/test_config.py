@@ -1,10 +1,12 @@
 import dataclasses
 import subprocess
 import sys
+from typing import get_type_hints
 
 import pytest
 
 from captioning.generation import GenerationConfig
+from captioning.generation.options import GenerationOptions
 from captioning.utils.errors import CaptioningError
 
 
@@ -104,3 +106,8 @@ def test_settings_with_effect() -> None:
 def test_generation_config_is_imported_without_torch() -> None:
     code = "import sys; from captioning.generation import GenerationConfig; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_options_of_a_captioner_are_the_settings() -> None:
+    fields = {field.name: field.type for field in dataclasses.fields(GenerationConfig)}
+    assert {name: type_ | None for name, type_ in fields.items()} == get_type_hints(GenerationOptions)

@@ -1,5 +1,6 @@
 import io
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -95,14 +96,14 @@ def test_a_damaged_file_is_an_error_like_any_other() -> None:
     """Byte by byte: decoders raise many kinds of exceptions, and all come out as one."""
     exif = Image.Exif()
     exif[0x0112] = 6
-    chance = random.Random(0)
+    rng = random.Random(0)
     for file_format in ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "AVIF"):
         buffer = io.BytesIO()
         Image.linear_gradient("L").resize((40, 30)).convert("RGB").save(buffer, file_format, exif=exif)
         for _ in range(60):
             data = bytearray(buffer.getvalue())
-            for _ in range(chance.choice((1, 5, 20))):
-                data[chance.randrange(min(len(data), chance.choice((64, 400))))] = chance.randrange(256)
+            for _ in range(rng.choice((1, 5, 20))):
+                data[rng.randrange(min(len(data), rng.choice((64, 400))))] = rng.randrange(256)
             try:
                 opened = open_image(bytes(data), 32, max_pixels=10_000)
             except CaptioningError:
@@ -182,3 +183,17 @@ def test_image_size_of_a_file_that_is_no_image(tmp_path: Path) -> None:
     for name in ("a.jpg", "b.jpg"):
         with pytest.raises(CaptioningError, match=f"{name}: cannot be read as an image"):
             read_image_size(tmp_path / name)
+
+
+def test_a_large_photo_is_in_memory_once(tmp_path: Path) -> None:
+    """Pillow takes four bytes per pixel. Turning a photo requires a second copy, so this one is upright."""
+    megapixels = 24
+    path = tmp_path / "large.jpg"
+    Image.new("RGB", (6000, 4000), "red").save(path)
+    script = (
+        "import re, sys; from captioning.preprocessing.image import open_image\n"
+        "peak = lambda: int(re.findall(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[0])\n"
+        "before = peak(); open_image(sys.argv[1]); print((peak() - before) / 1000)"
+    )
+    result = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    assert 3 * megapixels < float(result.stdout) < 6 * megapixels

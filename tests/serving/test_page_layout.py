@@ -41,6 +41,40 @@ def test_nothing_overlaps_or_overflows(captioned: Any, width: int, scheme: str) 
     assert (int(color.removeprefix("rgb(").split(",")[0]) < 128) == (scheme == "dark")
 
 
+def test_columns_are_aligned(captioned: Any) -> None:
+    """The photo starts with the first card, the sentence with the options, and the cards end at the same height."""
+    page = captioned
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.locator("#settings").evaluate("details => (details.open = true)")
+    cards = [card.bounding_box() for card in page.locator(".card").all()]
+    figure, sentence = (page.locator(f".viewer-{name}").bounding_box() for name in ("figure", "head"))
+    assert figure["x"] == pytest.approx(cards[0]["x"], abs=1)
+    assert figure["x"] + figure["width"] == pytest.approx(cards[1]["x"] + cards[1]["width"], abs=1)
+    assert sentence["x"] == pytest.approx(cards[2]["x"], abs=1)
+    assert len({round(card["y"] + card["height"]) for card in cards}) == 1
+
+
+def test_photos_side_by_side_are_at_the_same_height(captioned: Any) -> None:
+    page = captioned
+    page.set_viewport_size({"width": 1280, "height": 800})
+    wait_for_captions(page, lambda: page.check("#compare"))
+    api.expect(page.locator(".viewer-figure")).to_have_count(2)
+    page.locator(".viewer-words").first.evaluate("words => words.append(' word'.repeat(40))")  # more lines in one pane
+    tops = [
+        page.locator(selector).nth(pane).bounding_box()["y"]
+        for selector in (".viewer-figure", ".viewer-play")
+        for pane in (0, 1)
+    ]
+    assert tops[0] == tops[1]
+    assert tops[2] == tops[3]
+
+
+def test_an_empty_page_fills_the_window(page: Any) -> None:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    box = page.locator("#settings").bounding_box()
+    assert 800 < box["y"] + box["height"] <= 900
+
+
 def test_phone(live_server: LiveServer, browser: Any, images: list[bytes]) -> None:
     """Options stay collapsed, the result scrolls into view, and the text mentions neither dropping nor arrow keys."""
     context = browser.new_context(viewport={"width": 390, "height": 700}, has_touch=True, is_mobile=True)

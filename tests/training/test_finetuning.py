@@ -56,25 +56,25 @@ def convolutions(module: CaptioningModule) -> set[str]:
     return {name for name, value in module.encoder.named_parameters() if value.dim() == 4}
 
 
-def test_it_learns_from_its_epoch_on_and_batchnorm_never_does(drawn: Path) -> None:
+def test_the_encoder_is_trained_from_the_given_epoch_and_batchnorm_never(drawn: Path) -> None:
     module, watch = finetune(drawn, EncoderFinetuning(unfreeze_at_epoch=1))
     assert watch.moved(0) == set()
     assert watch.moved(1) == convolutions(module)
     assert not any(submodule.training for submodule in module.encoder.modules())
 
 
-def test_batchnorm_learns_if_told_to(drawn: Path) -> None:
+def test_batchnorm_is_trained_with_train_bn(drawn: Path) -> None:
     module, watch = finetune(drawn, EncoderFinetuning(unfreeze_at_epoch=0, train_bn=True))
     for epoch in (0, 1):  # validation in between sets BatchNorm to its statistics, and back
         assert watch.moved(epoch) == set(module.encoder.state_dict())
 
 
-def test_only_the_last_blocks_learn_if_told_so(drawn: Path) -> None:
+def test_only_the_last_blocks_are_trained_with_num_blocks(drawn: Path) -> None:
     _, watch = finetune(drawn, EncoderFinetuning(unfreeze_at_epoch=0, num_blocks=2), epochs=1)
     assert watch.moved(0) == {"backbone.head.0.weight", "backbone.head.3.weight"}
 
 
-def test_what_stays_frozen_sees_each_picture_once_ever(drawn: Path, tmp_path: Path) -> None:
+def test_frozen_blocks_process_each_image_once(drawn: Path, tmp_path: Path) -> None:
     """The rest goes on from the feature cache, and learns as it would without one."""
     encoders = []
     for cache in (None, tmp_path):
@@ -105,7 +105,7 @@ def test_what_stays_frozen_sees_each_picture_once_ever(drawn: Path, tmp_path: Pa
     ],
     ids=["none", "warm-up", "lambda", "multiplicative", "step", "cosine", "plateau"],
 )
-def test_its_rate_is_a_share_of_the_decoders_through_any_schedule(drawn: Path, schedule: Any) -> None:
+def test_the_learning_rate_is_a_fraction_of_the_decoders_with_any_schedule(drawn: Path, schedule: Any) -> None:
     _, watch = finetune(
         drawn, EncoderFinetuning(unfreeze_at_epoch=1, lr_ratio=0.25), 4, optimizer=fast, lr_scheduler=schedule
     )

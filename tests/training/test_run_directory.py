@@ -2,6 +2,7 @@
 
 import csv
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,33 @@ from tests.training.conftest import Fit
 def rows(run: Path) -> list[dict[str, str]]:
     with (run / "metrics.csv").open() as file:
         return list(csv.DictReader(file))
+
+
+def test_a_finetuned_run_is_resumed_and_evaluated_with_its_config(config: Path, tmp_path: Path, fit: Fit) -> None:
+    """Weights and generation settings come from the checkpoint, the teacher's size from ``init_from``."""
+    source = fit("--trainer.max_epochs", "1") / "checkpoints" / "last.safetensors"
+    settings = yaml.safe_load(config.read_text())
+    settings["model"] = {name: settings["model"][name] for name in ("objective", "optimizer")}
+    settings["model"]["init_from"] = str(source)
+    settings["data"]["extend_vocabulary"] = True
+    terms = [{"class_path": "captioning.objectives.Distillation", "init_args": {"weight": 0.5}}]
+    settings["model"]["objective"] = {
+        "class_path": "captioning.objectives.CrossEntropy",
+        "init_args": {"terms": terms},
+    }
+    config.write_text(yaml.safe_dump(settings))
+    run = fit("--trainer.max_epochs", "1", version="tuned")
+    checkpoint = ("--ckpt_path", str(run / "checkpoints" / "last.ckpt"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        main(["validate", "--config", str(config), *checkpoint])
+    assert [str(warning.message) for warning in caught if "dirpath" in str(warning.message)] == []
+    fit(*checkpoint, "--trainer.max_epochs", "2", version="tuned")
+    saved = yaml.safe_load((run / "config.yaml").read_text())["model"]
+    assert saved["generation"]["max_length"] == 12
+    first, resumed = (torch.load(run / "checkpoints" / name, weights_only=True) for name in ("best.ckpt", "last.ckpt"))
+    (name,) = [name for name in resumed["state_dict"] if name.endswith("teacher.embedding.weight")]
+    assert torch.equal(first["state_dict"][name], resumed["state_dict"][name]), "the teacher is the initial model"
 
 
 def best_score(checkpoint: Path) -> float:

@@ -19,7 +19,8 @@ from captioning.caption import Caption
 from captioning.captioner import Captioner
 from captioning.preprocessing.image import Box
 from captioning.utils.errors import CaptioningError
-from captioning.visualization.export import FORMATS, OverlayWriter
+from captioning.visualization.export import OverlayWriter
+from captioning.visualization.formats import FORMATS
 
 MARKUP = "</script><script>window.broken=1</script>"
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from captioning.utils.errors import CaptioningError
-from captioning.visualization.export import FORMATS, OverlayWriter
+from captioning.visualization.export import OverlayWriter
+from captioning.visualization.formats import FORMATS
 from tests.visualization.test_export import MARKUP, make_caption
 
 

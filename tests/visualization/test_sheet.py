@@ -78,6 +78,13 @@ def test_sheet_of_any_aspect_ratio(size: tuple[int, int]) -> None:
         assert (right - left) / (bottom - top) == pytest.approx(size[0] / size[1], rel=0.03), "not squeezed"
 
 
+@pytest.mark.parametrize(("num_panels", "rows"), [(5, [5]), (7, [4, 3]), (12, [6, 6]), (14, [5, 5, 4])])
+def test_rows_have_similar_numbers_of_panels(num_panels: int, rows: list[int]) -> None:
+    panels = find_panels(make_sheet(white(300, 200), ["dog"] * (num_panels - 1)))
+    tops = [top for _, top, _, _ in panels]
+    assert [tops.count(top) for top in sorted(set(tops))] == rows
+
+
 def test_long_words_and_captions_stay_inside_the_margins() -> None:
     words = ["pneumonoultramicroscopicsilicovolcanoconiosis"] * 9
     pixels = np.asarray(make_sheet(white(50, 400), words, panel_width=80, columns=4))

@@ -60,7 +60,10 @@ class Phrase:
 
 @dataclasses.dataclass(frozen=True)
 class GroundedWord:
-    """A word that describes one object: its index in the caption, its category, and the object, or None."""
+    """A word that describes one object.
+
+    Attributes are the index of the word in the caption, its category, and the object; None if no object matches.
+    """
 
     position: int
     category: str  # one of WORD_CATEGORIES

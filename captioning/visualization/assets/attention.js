@@ -2,6 +2,7 @@
 import { COLORMAPS, DARK_SPOTLIGHT } from "./constants.js";
 
 const UPSAMPLE = 16; // factor of the bicubic upsampling of a map; the browser interpolates the rest
+const REFERENCE_SIZE = 16; // cells per side of a map
 const MAX_OUTLINED_AREA = 0.4; // the outline of an almost uniform map follows noise
 
 export const lerp = (start, end, fraction) => start + (end - start) * fraction;
@@ -13,6 +14,14 @@ export function normalize(map) {
   const maximum = Math.max(1e-9, ...map.flat());
   return map.map((row) => row.map((value) => value / maximum));
 }
+
+/* Smooth a map like smooth_maps() of the Python package. */
+const smoothRow = (row) => {
+  const weight = 0.25 * Math.min(1, row.length / REFERENCE_SIZE) ** 2;
+  return row.map((value, index) =>
+    (1 - 2 * weight) * value + weight * ((row[index - 1] ?? value) + (row[index + 1] ?? value)));
+};
+export const smooth = (map) => transpose(transpose(map.map(smoothRow)).map(smoothRow));
 
 /* Center of the cell with the highest value, in fractions of the map. */
 export function peak(map) {

@@ -1,5 +1,5 @@
 /* A canvas over an image or a video that shows the attention map of a word. */
-import { colorAt, colormapStops, halfAttentionOutline, lerp, lerpMaps, normalize, peak, upsample } from "./attention.js";
+import { colorAt, colormapStops, halfAttentionOutline, lerp, lerpMaps, normalize, peak, smooth, upsample } from "./attention.js";
 import { DARK_LUMINANCE, DEFAULT_OPACITY } from "./constants.js";
 import { createElement } from "./dom.js";
 
@@ -56,7 +56,8 @@ export class MapCanvas {
       this.#drawn = null;
       return this.#draw();
     }
-    const map = normalize(caption.words[index].attention_map);
+    const { attention_map: weights } = caption.words[index];
+    const map = normalize(caption.receptive_field ? weights : smooth(weights));
     this.#animateTo({ map, ...peak(map) });
   }
 

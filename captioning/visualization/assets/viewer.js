@@ -2,7 +2,7 @@
 
    const viewer = new Viewer(document.querySelector("main"));
    viewer.show({ image: "photo.jpg", captions: [caption, ...caption.alternatives] });   // format: Caption.to_dict() */
-import { halfAttention } from "./attention.js";
+import { halfAttention, smooth } from "./attention.js";
 import { COLORMAPS, COLORMAP_LEGENDS, DEFAULT_OPACITY, LOCATION_LEGEND, OUTLINE_LEGEND } from "./constants.js";
 import { copyText, createElement, isContentWord, percent, sentenceCase } from "./dom.js";
 import { MapCanvas } from "./map_canvas.js";
@@ -252,7 +252,7 @@ export function describeWord(caption, index) {
   const { word, probability, attention_map: map, context_gate: gate } = caption.words[index];
   const isolated = `\u2068${word}\u2069`; // bidi isolation: a right-to-left word must not reorder the line
   const values = [`probability ${percent(probability)}`];
-  if (!caption.receptive_field) values.push(`half of the attention in ${percent(halfAttention(map).area)} of the image`);
+  if (!caption.receptive_field) values.push(`half of the attention in ${percent(halfAttention(smooth(map)).area)} of the image`);
   if (typeof gate === "number") values.push(`gate ${gate.toFixed(2)}`);
   return `${isolated}: ${values.join(", ")}; word ${index + 1} of ${caption.words.length}`;
 }

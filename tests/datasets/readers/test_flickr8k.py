@@ -41,7 +41,7 @@ def test_original_layout_with_its_splits_and_its_stray_caption(original: Path) -
     assert records[0].image_path == original / "Flicker8k_Dataset" / "a.jpg"
 
 
-def test_without_the_list_of_test_pictures(original: Path) -> None:
+def test_without_the_list_of_test_images(original: Path) -> None:
     (original / "Flickr_8k.testImages.txt").unlink()
     with pytest.warns(UserWarning, match="skipped"):
         assert {record.split for record in datasets.load_records(original)} == {"train", "val"}

@@ -38,7 +38,7 @@ def test_reads_files_captions_and_splits(tmp_path: Path) -> None:
     assert second.metadata == {"cocoid": 7}
 
 
-def test_missing_and_silent_pictures_are_counted_in_one_warning(tmp_path: Path) -> None:
+def test_missing_images_and_images_without_captions_are_counted_in_one_warning(tmp_path: Path) -> None:
     make_image(tmp_path, "a.jpg")
     make_image(tmp_path, "silent.jpg")
     write(tmp_path, {"images": [entry("a.jpg"), entry("gone.jpg"), entry("away.jpg"), entry("silent.jpg", raw=())]})
@@ -74,7 +74,7 @@ def test_one_file_at_a_time(tmp_path: Path) -> None:
         karpathy.read_records(tmp_path)
 
 
-def test_pictures_in_a_folder_that_the_file_does_not_name(tmp_path: Path) -> None:
+def test_images_in_a_directory_that_the_file_does_not_name(tmp_path: Path) -> None:
     make_image(tmp_path, "images/a.jpg")
     write(tmp_path, {"images": [entry("a.jpg")]}, "dataset_flickr8k.json")
     assert karpathy.read_records(tmp_path)[0].image_path == tmp_path / "images" / "a.jpg"

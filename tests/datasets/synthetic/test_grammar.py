@@ -113,10 +113,10 @@ def test_phrases_name_their_objects() -> None:
 def test_words_that_tell_of_one_object() -> None:
     caption = "There is a small red circle left of a green cross in the top left corner."
     words = tokenize(caption)
-    told = [
+    categories = [
         (words[word.position], word.position, word.category, word.referent) for word in grounded_words(caption, SCENE)
     ]
-    assert told == [
+    assert categories == [
         ("small", 3, "size", CIRCLE),
         ("red", 4, "color", CIRCLE),
         ("circle", 5, "shape", CIRCLE),
@@ -128,4 +128,4 @@ def test_words_that_tell_of_one_object() -> None:
     ]
     (place,) = (word for word in grounded_words("a black cross is at the bottom", SCENE) if word.category == "position")
     assert place.referent == CROSS
-    assert {kind for _, _, kind, _ in told} == set(WORD_CATEGORIES)
+    assert {kind for _, _, kind, _ in categories} == set(WORD_CATEGORIES)
