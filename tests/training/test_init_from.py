@@ -35,6 +35,7 @@ def fit_arguments(my_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     make_captioner().save(tmp_path / "initial.safetensors")
     monkeypatch.chdir(tmp_path)
     options = ["--data.root", str(my_images), "--model.init_from", "initial.safetensors"]
+    options += ["--model.encoder.frozen", "true"]
     return ["fit", "--config", CONFIG, *options, "--trainer.enable_progress_bar", "false"]
 
 
