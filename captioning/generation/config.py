@@ -92,7 +92,7 @@ class GenerationConfig:
                 raise CaptioningError(f"{name} must be {operator} {bounds[key]}, got {value}")
 
     def check_effect(self, names: Iterable[str]) -> None:
-        """Raise CaptioningError if one of the named settings differs from its default and has no effect.
+        """Raise CaptioningError if a named setting was changed but is not used, e.g. ``top_k`` without ``do_sample``.
 
         Names that are not generation settings are ignored.
         """

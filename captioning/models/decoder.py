@@ -121,9 +121,9 @@ class Decoder(nn.Module):
     def drop_locations(self, features: Tensor) -> Tensor:
         """Apply location dropout to encoder features (B, L, D). Returns them unchanged in eval mode.
 
-        It regularizes and reduces computation. :meth:`init_state` applies it, so only callers that need the same
-        locations in several passes call it, followed by
-        :func:`~captioning.utils.modules.eval_mode`.
+        Location dropout regularizes the model and reduces computation. :meth:`init_state` calls this method. Call it
+        yourself only if several passes must use the same locations, and run these passes in
+        :func:`~captioning.utils.modules.eval_mode`, in which no further locations are dropped.
         """
         return drop_locations(features, 1 - self.location_dropout) if self.training else features
 

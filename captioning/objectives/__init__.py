@@ -16,7 +16,7 @@ from captioning.objectives.rollout import BeamRollout, Rollout, SampledRollout
 from captioning.objectives.self_critical import SelfCritical
 from captioning.objectives.terms import Distillation, DoublyStochastic
 from captioning.objectives.variational_bound import VariationalBound
-from captioning.objectives.weighted_sum import WeightAnchor, WeightedSum
+from captioning.objectives.weighted_sum import WeightedSum
 
 __all__ = [
     "BeamRollout",
@@ -37,6 +37,5 @@ __all__ = [
     "StraightThroughGumbel",
     "TopKMarginalized",
     "VariationalBound",
-    "WeightAnchor",
     "WeightedSum",
 ]

@@ -119,8 +119,11 @@ class LeaveOneOut(GradientEstimator):
 
 
 class LearnedBaseline(GradientEstimator):
-    """REINFORCE with rewards-to-go and a learned baseline: the tokens left times the moving average of the reward per
-    token, plus a correction that is linear in the hidden state and in the tokens left.
+    """REINFORCE with rewards-to-go and a learned baseline (a linear value function).
+
+    The baseline of a token with hidden state h is b(h) + (r̄ + w(h)) · n: n is the number of tokens from this one to
+    the end, r̄ the moving average of the reward per token, and b and w are linear functions of h that are fitted to
+    the returns.
 
     Args:
         num_samples: S, number of sampled location sequences per caption.
@@ -177,8 +180,10 @@ class StraightThroughGumbel(GradientEstimator):
 
 
 class TopKMarginalized(GradientEstimator):
-    """Rao-Blackwellized REINFORCE (Liu et al. 2019), per step: each token is summed exactly over its k most probable
-    locations; the sample stands for the other locations and for later tokens.
+    """Rao-Blackwellized REINFORCE (Liu et al. 2019).
+
+    At each time step the expectation over the k most probable locations is computed exactly. The sampled location
+    estimates the rest of the sum, and the effect on later tokens.
 
     Args:
         k: number of locations in the exact sum.

@@ -57,6 +57,7 @@ class Distillation(OutputTerm):
 
     name = "distillation"
     teacher: Decoder
+    num_tokens: Tensor  # size of the vocabulary of the teacher, ()
 
     def __init__(self, weight: float = 1.0, temperature: float = 1.0) -> None:
         super().__init__(weight)
@@ -64,10 +65,8 @@ class Distillation(OutputTerm):
         self.temperature = temperature
 
     def setup(self, model: CaptionModel) -> None:
-        if not model.num_initial_tokens:
-            raise CaptioningError("Distillation requires an initial model: set model.init_from")
         self.teacher = copy.deepcopy(model.decoder).requires_grad_(False).eval()
-        self.num_tokens = model.num_initial_tokens
+        self.register_buffer("num_tokens", torch.tensor(model.num_initial_tokens))
 
     def train(self, mode: bool = True) -> "Distillation":
         super().train(mode)
@@ -76,6 +75,8 @@ class Distillation(OutputTerm):
         return self
 
     def forward(self, output: DecoderOutput, features: Tensor, batch: Batch) -> Tensor:
+        if not self.num_tokens:  # not checked in setup(), since the checkpoint of a resumed run is loaded later
+            raise CaptioningError("Distillation requires an initial model: set model.init_from")
         teacher_logits = self._teacher_logits(output, features, batch)
         log_probs, teacher_log_probs = (
             (logits[:, : self.num_tokens] / self.temperature).log_softmax(-1)  # (N, V of init_from)

@@ -1,4 +1,4 @@
-"""Combinations of objectives, and an objective that is useful only in combination."""
+"""Weighted sum of objectives."""
 
 from torch import Tensor, nn
 
@@ -47,30 +47,3 @@ class WeightedSum(Objective):
             total = total + weight * loss
             metrics |= {f"{name}_{index}" if name in metrics else name: value for name, value in own_metrics.items()}
         return LossOutput(total, metrics)
-
-
-class WeightAnchor(Objective):
-    """Σ ‖θ − θ₀‖² between the decoder's weights and those of ``init_from`` (L2-SP, Li et al. 2018).
-
-    A part of WeightedSum for fine-tuning. Rows of words that ``init_from`` does not have are left free. The initial
-    weights are part of the checkpoint, since a resumed run could not restore them otherwise.
-    """
-
-    def setup(self, model: CaptionModel) -> None:
-        if not model.num_initial_tokens:
-            raise CaptioningError("WeightAnchor requires an initial model: set model.init_from")
-        for name, parameter in model.decoder.named_parameters():
-            has_vocabulary = len(parameter) == len(model.vocabulary) and name.startswith(("embedding.", "output."))
-            initial = parameter[: model.num_initial_tokens] if has_vocabulary else parameter
-            self.register_buffer(_buffer_name(name), initial.detach().clone())
-
-    def forward(self, model: CaptionModel, features: Tensor, batch: Batch, step: StepContext) -> LossOutput:
-        distance = features.new_zeros(())
-        for name, parameter in model.decoder.named_parameters():
-            initial = self.get_buffer(_buffer_name(name))
-            distance = distance + (parameter[: len(initial)] - initial).square().sum()
-        return LossOutput(distance, {"weight_distance": distance.detach()})
-
-
-def _buffer_name(parameter_name: str) -> str:
-    return parameter_name.replace(".", "__")  # the names of buffers must not contain dots

@@ -163,7 +163,7 @@ class LogCaptions(Callback):
     """Logs captions and attention overlays of a few validation images to TensorBoard at each validation.
 
     Args:
-        num_images: number of images; the first of the validation split.
+        num_images: number of images, from the start of the validation split.
     """
 
     def __init__(self, num_images: int = 6) -> None:

@@ -2,11 +2,15 @@
 
 import dataclasses
 import difflib
+import importlib
+import inspect
 import itertools
 import re
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
+import yaml
 from pytorch_lightning.cli import LightningArgumentParser
 
 from captioning import objectives
@@ -52,9 +56,10 @@ def explain(message: str, arguments: Sequence[str], parser: LightningArgumentPar
             return f"{setting} has no setting '{rejected[1]}'; choose from {names}"
         if rejected:
             command = f"captioning {arguments[0]} --{key[1]}.help CLASS"
-            return f"{setting} has no setting '{rejected[1]}'; '{command}' lists its settings"
+            accepted = _accepted_settings(rejected[1], arguments) or f"'{command}' lists its settings"
+            return f"{_source(arguments, rejected[1])}{key[1]} has no setting '{rejected[1]}'; {accepted}"
         if "Expected a dot import path" in message:
-            names = ", ".join(objectives.__all__)
+            names = ", ".join(_objective_names())
             return (
                 f"{setting}: unknown class '{given[1] if given else ''}'; choose one of {names} or give an import path"
             )
@@ -63,6 +68,8 @@ def explain(message: str, arguments: Sequence[str], parser: LightningArgumentPar
     named = re.search(r"(?:[Oo]ption '|unrecognized arguments: --|Key ')([\w.]+)", message)
     if named is None:
         return message
+    if rejected and (accepted := _accepted_settings(named[1], arguments)):
+        return f"{_source(arguments, named[1])}unknown setting '{named[1]}'; {accepted}"
     suggestion = _nearest(named[1], [action.dest for action in parser._actions if not action.dest.endswith(".help")])
     hint = f"did you mean '{suggestion}'?" if suggestion else f"'captioning {arguments[0]} --help' lists all settings"
     return f"{_source(arguments, named[1])}unknown setting '{named[1]}'; {hint}"
@@ -77,11 +84,70 @@ def _nearest(name: str, known: Sequence[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
+def _objective_names() -> list[str]:
+    """Names of the classes that ``model.objective`` accepts without an import path."""
+    classes = (getattr(objectives, name) for name in objectives.__all__)
+    return [cls.__name__ for cls in classes if issubclass(cls, objectives.Objective) and not inspect.isabstract(cls)]
+
+
+def _accepted_settings(setting: str, arguments: Sequence[str]) -> str | None:
+    """The settings of the class that was given an unknown one; None if the class is not found."""
+    class_path = _class_with_setting(setting, arguments)
+    if class_path is None:
+        return None
+    module, _, name = class_path.rpartition(".")
+    try:
+        parameters = inspect.signature(getattr(importlib.import_module(module or objectives.__name__), name)).parameters
+    except (ImportError, AttributeError, ValueError):
+        return None
+    # An optimizer has its parameters, and a scheduler its optimizer, from the training.
+    names = ", ".join(parameter for parameter in parameters if parameter not in ("params", "optimizer"))
+    return f"{name} has the settings {names}" if names else f"{name} has no settings"
+
+
+def _class_with_setting(setting: str, arguments: Sequence[str]) -> str | None:
+    """The class_path beside a setting in the configs or in a value of a flag, or that of the group of the flag."""
+    configs = [yaml.safe_load(Path(config).read_text(encoding="utf-8")) for config in _configs(arguments)]
+    values = [yaml.safe_load(argument) for argument in arguments if argument.startswith(("{", "["))]
+    for mapping in _class_mappings([*configs, *values]):
+        if setting in (mapping.get("init_args") or {}):
+            return str(mapping["class_path"])
+    names = [argument.partition("=")[0].removeprefix("--").replace(".init_args", "") for argument in arguments]
+    group = next((name.removesuffix(f".{setting}") for name in names if name.endswith(f".{setting}")), None)
+    if group is None:
+        return None
+    flags = [value for name, value in itertools.pairwise(arguments) if name == f"--{group}"]
+    flags += [argument.partition("=")[2] for argument in arguments if argument.startswith(f"--{group}=")]
+    return flags[-1] if flags else next(filter(None, (_class_at(config, group) for config in configs)), None)
+
+
+def _class_mappings(value: Any) -> Iterator[dict[str, Any]]:
+    """All mappings with a class_path in nested settings."""
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    if isinstance(value, dict) and "class_path" in value:
+        yield value
+    for child in children:
+        yield from _class_mappings(child)
+
+
+def _class_at(config: Any, name: str) -> str | None:
+    """The class_path of a group of settings such as ``model.objective``."""
+    for part in name.split("."):
+        config = config.get("init_args", config) if isinstance(config, dict) else {}
+        config = config.get(part)
+    return config.get("class_path") if isinstance(config, dict) else None
+
+
+def _configs(arguments: Sequence[str]) -> list[str]:
+    return [value for option, value in itertools.pairwise(arguments) if option in ("--config", "-c")]
+
+
 def _source(arguments: Sequence[str], name: str) -> str:
     """The configs, if the setting is not on the command line."""
-    on_command_line = any(argument.partition("=")[0] in (f"--{name}", f"--{name}+") for argument in arguments)
-    configs = [value for option, value in itertools.pairwise(arguments) if option in ("--config", "-c")]
-    return "" if on_command_line else "".join(f"{config}: " for config in configs)
+    given = [argument.partition("=")[0].removesuffix("+") for argument in arguments]
+    in_value = any(argument.startswith(("{", "[")) and name in argument for argument in arguments)
+    on_command_line = in_value or any(argument == f"--{name}" or argument.endswith(f".{name}") for argument in given)
+    return "" if on_command_line else "".join(f"{config}: " for config in _configs(arguments))
 
 
 def _expected(message: str) -> str:

@@ -35,7 +35,10 @@ def _adjustable_settings(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested settings as ("decoder.hidden_size", 600). A class_path with its init_args stays one value."""
+    """Yield nested settings as (dotted name, value), e.g. ("decoder.hidden_size", 600).
+
+    A mapping with a class_path is one value.
+    """
     for name, value in settings.items():
         if isinstance(value, Mapping) and "class_path" not in value:
             yield from flatten(value, f"{prefix}{name}.")

@@ -32,7 +32,8 @@ def extract_features(
         extractor: the encoder or its frozen blocks, on ``device``.
         images: the images.
         device: device of the extractor.
-        batch_size: minimum number of views in a batch but the last; an image is decoded once for all its views.
+        batch_size: minimum number of views in a batch; the last batch may be smaller. All views of an image are in
+            the same batch, since the image is decoded once.
     """
     extract = inference_engine(extractor)
     for batch, pixels in _prefetch(_split_batches(images, batch_size), extractor.transform):

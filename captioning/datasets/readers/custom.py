@@ -37,7 +37,7 @@ def can_read(root: Path) -> bool:
 
 
 def read_records(root: Path) -> list[Record]:
-    """Read the records of a file or directory. Without given splits, the split is a hash of the image name."""
+    """Read the records of a file or directory. If the file has no splits, they are derived from hashes of the names."""
     path = _find_caption_file(root)
     return _read_pairs(root) if path is None else _read_caption_file(path)
 
