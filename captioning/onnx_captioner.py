@@ -24,6 +24,7 @@ from captioning.utils.user_cache import cached, find_cached
 
 if TYPE_CHECKING:
     from captioning.captioner import Captioner
+    from captioning.models.attention import AttentionMode
 
 _EXPORT_VERSION = 1  # to be incremented when the export changes
 # Drivers of CUDA on Linux, in WSL and on Windows, and of ROCm.
@@ -66,7 +67,11 @@ class OnnxCaptioner(CaptioningPipeline):
 
 
 def load_captioner(
-    sources: Sequence[str], attention_mode: str | None, seed: int, num_return_sequences: int, **generation: Any
+    sources: Sequence[str],
+    attention_mode: "AttentionMode | None",
+    seed: int,
+    num_return_sequences: int,
+    **generation: Any,
 ) -> CaptioningPipeline:
     """Load a model without PyTorch if an earlier use has exported it, and otherwise with PyTorch.
 

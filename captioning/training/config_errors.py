@@ -56,8 +56,8 @@ def explain(message: str, arguments: Sequence[str], parser: LightningArgumentPar
             return f"{setting} has no setting '{rejected[1]}'; choose from {names}"
         if rejected:
             command = f"captioning {arguments[0]} --{key[1]}.help CLASS"
-            accepted = _accepted_settings(rejected[1], arguments) or f"'{command}' lists its settings"
-            return f"{_source(arguments, rejected[1])}{key[1]} has no setting '{rejected[1]}'; {accepted}"
+            hint = _accepted_settings(rejected[1], arguments) or f"'{command}' lists its settings"
+            return f"{_source(arguments, rejected[1])}{key[1]} has no setting '{rejected[1]}'; {hint}"
         if "Expected a dot import path" in message:
             names = ", ".join(_objective_names())
             return (
