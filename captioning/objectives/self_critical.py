@@ -107,11 +107,8 @@ def policy_gradient_step(
     is_first = (torch.arange(mask.shape[-1]) == 0).expand(mask.shape)[mask].to(output.logits.device)  # (N,)
     # Mask the tokens that are never sampled (<pad>, <start>, <unk>, and <end> at the first step). Otherwise every
     # negative advantage moves probability to them, since they never receive a reward, and training diverges.
-    logits = torch.where(
-        is_first[:, None],
-        mask_special_tokens(output.logits, forbid_eos=True),
-        mask_special_tokens(output.logits, forbid_eos=False),
-    )
+    logits = mask_special_tokens(output.logits, forbid_eos=False)  # a copy
+    logits[is_first, Vocabulary.EOS_ID] = -torch.inf
     loss = policy_gradient_loss(logits / temperature, output.targets, advantages, lengths.numel())
     metrics = {
         "rollout_nll": caption_nll(output.logits.detach(), output.targets, lengths.numel()),

@@ -45,7 +45,9 @@ def _register_kernels() -> torch.library.Library:
 
 def _mm(left: Tensor, right: Tensor) -> Tensor:
     if _is_large(left, right):
-        return _linear(left, right)
+        # oneDNN copies a transposed left matrix, as in the gradient of a weight, but reorders a right one faster.
+        is_transposed = left.stride(0) == 1 and not left.is_contiguous()
+        return _linear(right.t(), left.t()).t() if is_transposed else _linear(left, right)
     # The variant with ``out`` keeps its kernel.
     return torch.ops.aten.mm.out(left, right, out=left.new_empty(left.shape[0], right.shape[1]))
 

@@ -50,7 +50,7 @@ def test_twenty_images_are_enough(fit_arguments: list[str], my_images: Path, tmp
             assert torch.equal(tensor, after.tensors[name]), name
     assert not torch.equal(before.tensors["decoder.output.bias"], after.tensors["decoder.output.bias"][: len(known)])
     captioner = Captioner.from_pretrained(tuned)
-    assert "zeppelin" in captioner(next(my_images.rglob("*.png"))).words
+    assert "zeppelin" in captioner(next(my_images.rglob("*.jpg"))).words
     main(["caption", str(my_images), "--model", str(tuned)])
 
 
