@@ -157,7 +157,8 @@ def median_times(tasks: Mapping[str, Task], repeats: int) -> dict[str, float]:
 
 def count_flops(task: Task) -> int:
     """Floating-point operations of matrix products and convolutions."""
-    with FlopCounterMode(display=False) as counter:
+    # The counter does not know oneDNN's operator for linear layers.
+    with FlopCounterMode(display=False) as counter, torch.backends.mkldnn.flags(enabled=False):
         task()
     return counter.get_total_flops()
 
