@@ -26,14 +26,14 @@ class Linear(nn.Linear):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``F.linear``: x (…, I), weight (O, I), bias (O,) -> (…, O), in oneDNN where that is faster."""
-    if x.numel() * len(weight) < _MIN_PRODUCTS or not _supports_onednn(x, weight):
+    if not _supports_onednn(x, weight) or x.numel() * len(weight) < _MIN_PRODUCTS:
         return F.linear(x, weight, bias)
     product: Tensor = _OneDnnLinear.apply(x.reshape(-1, x.shape[-1]), weight, bias)
     return product.reshape(*x.shape[:-1], len(weight))
 
 
 def _supports_onednn(x: Tensor, weight: Tensor) -> bool:
-    """``torch.backends.mkldnn.flags(enabled=False)`` disables oneDNN here as well."""
+    """``torch.backends.mkldnn.enabled = False`` disables oneDNN here as well."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.is_autocast_enabled("cpu"):
         return False
     is_float32 = x.device.type == weight.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
