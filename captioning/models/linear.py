@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_MIN_PRODUCTS = 2**22  # below, the overhead of the autograd function is larger than the gain
+_MIN_PRODUCTS = 2**21  # below, the overhead of the autograd function is larger than the gain
 
 
 class Linear(nn.Linear):
