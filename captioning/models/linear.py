@@ -37,7 +37,7 @@ def _supports_onednn(x: Tensor, weight: Tensor) -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.is_autocast_enabled("cpu"):
         return False
     is_float32 = x.device.type == weight.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
-    return is_float32 and torch.backends.mkldnn.enabled and _is_onednn_faster()
+    return is_float32 and bool(torch.backends.mkldnn.enabled) and _is_onednn_faster()
 
 
 @functools.cache
