@@ -157,9 +157,15 @@ def median_times(tasks: Mapping[str, Task], repeats: int) -> dict[str, float]:
 
 def count_flops(task: Task) -> int:
     """Floating-point operations of matrix products and convolutions."""
-    with FlopCounterMode(display=False) as counter:
+    # The counter does not know oneDNN's operator for linear layers.
+    formulas = {torch.ops.mkldnn._linear_pointwise: _linear_flops}
+    with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
         task()
     return counter.get_total_flops()
+
+
+def _linear_flops(x_shape: torch.Size, weight_shape: torch.Size, *_: object, **__: object) -> int:
+    return 2 * x_shape.numel() * weight_shape[0]
 
 
 def main() -> None:

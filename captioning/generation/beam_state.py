@@ -182,7 +182,7 @@ class BeamState:
 
 def _gather_beams(array: Array, beams: Array) -> Array:
     """Select the beams (B, K) of each image from (B, N, ·)."""
-    return ops.gather(array, 1, ops.expand(beams[..., None], (*beams.shape, array.shape[-1])))
+    return array[ops.ids(range(len(array)), beams)[:, None], beams]
 
 
 def _build_hypothesis(history: list[BeamStep], image: int, last_step: int, candidate: int) -> Hypothesis:

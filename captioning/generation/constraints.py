@@ -32,9 +32,9 @@ def apply_constraints(config: GenerationConfig, log_probs: Array, generated: Arr
     if n and length >= n:
         allowed = ops.scatter_last(allowed, _repeating_tokens(generated, n), -math.inf)
         # If no token is left, the caption ends regardless of min_length.
-        is_stuck = ops.maximum(allowed, -1, keepdims=True) == -math.inf  # (B, K, 1)
-        is_eos = ops.ids(range(allowed.shape[-1]), allowed) == Vocabulary.EOS_ID  # (V,)
-        allowed = ops.where(is_stuck & is_eos, log_probs, allowed)
+        is_stuck = ops.maximum(allowed, -1) == -math.inf  # (B, K)
+        end = Vocabulary.EOS_ID
+        allowed[..., end] = ops.where(is_stuck, log_probs[..., end], allowed[..., end])
     return allowed
 
 

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from captioning.models.additive_score import additive_score
+from captioning.models.linear import Linear
 from captioning.utils.errors import CaptioningError
 
 AttentionScoreType = Literal["additive", "dot", "general", "scaled_dot", "location"]
@@ -35,9 +36,9 @@ class AdditiveScore(nn.Module):
 
     def __init__(self, feature_size: int, hidden_size: int, attention_size: int) -> None:
         super().__init__()
-        self.key_proj = nn.Linear(feature_size, attention_size)
-        self.query_proj = nn.Linear(hidden_size, attention_size, bias=False)
-        self.energy_proj = nn.Linear(attention_size, 1, bias=False)
+        self.key_proj = Linear(feature_size, attention_size)
+        self.query_proj = Linear(hidden_size, attention_size, bias=False)
+        self.energy_proj = Linear(attention_size, 1, bias=False)
 
     def project_keys(self, features: Tensor) -> Tensor:
         return self.key_proj(features)  # (B, L, A)
@@ -69,7 +70,7 @@ class GeneralScore(nn.Module):
 
     def __init__(self, feature_size: int, hidden_size: int) -> None:
         super().__init__()
-        self.key_proj = nn.Linear(feature_size, hidden_size, bias=False)
+        self.key_proj = Linear(feature_size, hidden_size, bias=False)
 
     def project_keys(self, features: Tensor) -> Tensor:
         return self.key_proj(features)  # (B, L, H)
@@ -83,8 +84,8 @@ class ScaledDotScore(nn.Module):
 
     def __init__(self, feature_size: int, hidden_size: int, attention_size: int) -> None:
         super().__init__()
-        self.key_proj = nn.Linear(feature_size, attention_size)
-        self.query_proj = nn.Linear(hidden_size, attention_size)
+        self.key_proj = Linear(feature_size, attention_size)
+        self.query_proj = Linear(hidden_size, attention_size)
         # Small queries make the initial attention uniform. With the default initialization the products of wide vectors
         # saturate the softmax at an arbitrary location.
         nn.init.normal_(self.query_proj.weight, std=0.005)
@@ -103,7 +104,7 @@ class LocationScore(nn.Module):
 
     def __init__(self, hidden_size: int, num_locations: int) -> None:
         super().__init__()
-        self.query_proj = nn.Linear(hidden_size, num_locations)
+        self.query_proj = Linear(hidden_size, num_locations)
 
     def project_keys(self, features: Tensor) -> Tensor:
         return features  # (B, L, D), unused by forward()

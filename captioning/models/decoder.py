@@ -26,6 +26,7 @@ from captioning.models.caption_blocks import flatten_tokens
 from captioning.models.decoder_config import DEFAULT_ATTENTION_SIZE, DecoderConfig
 from captioning.models.decoder_output import DecoderOutput, DecoderState, HardAttentionTrace, Memory
 from captioning.models.feature_mixer import ByteDropout, FeatureMixer, SpatialDropout, drop_locations
+from captioning.models.linear import Linear, linear
 from captioning.models.teacher_forcing import attend_at_all_steps, run_steps
 from captioning.preprocessing.vocabulary import Vocabulary
 
@@ -61,7 +62,7 @@ class Decoder(nn.Module):
         self.projection: nn.Module = nn.Identity()
         if config.projection_size is not None:
             dropout = SpatialDropout(config.dropout) if config.spatial_dropout else ByteDropout(config.dropout)
-            self.projection = nn.Sequential(nn.Linear(feature_size, config.projection_size), nn.ReLU(), dropout)
+            self.projection = nn.Sequential(Linear(feature_size, config.projection_size), nn.ReLU(), dropout)
             feature_size = config.projection_size
         self.feature_mixer: nn.Module = nn.Identity()
         if config.feature_mixer != "none":
@@ -73,26 +74,26 @@ class Decoder(nn.Module):
             if self.is_hard
             else SoftAttention(score, config.attention_activation)
         )
-        self.context_gate: nn.Linear | None = None  # f_β
+        self.context_gate: Linear | None = None  # f_β
         if config.context_gate != "none":
-            self.context_gate = nn.Linear(hidden_size, 1 if config.context_gate == "scalar" else feature_size)
-        self.init_hidden = nn.Linear(feature_size, hidden_size)  # f_init,h
-        self.init_cell = nn.Linear(feature_size, hidden_size)  # f_init,c
+            self.context_gate = Linear(hidden_size, 1 if config.context_gate == "scalar" else feature_size)
+        self.init_hidden = Linear(feature_size, hidden_size)  # f_init,h
+        self.init_cell = Linear(feature_size, hidden_size)  # f_init,c
         self.embedding = nn.Embedding(vocabulary_size, config.embedding_size, padding_idx=Vocabulary.PAD_ID)
         # The affine map T of eq. 1, split by input, so that the part of the embeddings is one product for all steps.
-        self.input_proj = nn.Linear(config.embedding_size, 4 * hidden_size)
-        self.hidden_proj = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
+        self.input_proj = Linear(config.embedding_size, 4 * hidden_size)
+        self.hidden_proj = Linear(hidden_size, 4 * hidden_size, bias=False)
         self.dropout = ByteDropout(config.dropout)
         if self.architecture == "show_attend_tell":
-            self.context_proj = nn.Linear(feature_size, 4 * hidden_size, bias=False)
-            self.output_hidden = nn.Linear(hidden_size, config.embedding_size)  # L_h
-            self.output_context = nn.Linear(feature_size, config.embedding_size, bias=False)  # L_z
+            self.context_proj = Linear(feature_size, 4 * hidden_size, bias=False)
+            self.output_hidden = Linear(hidden_size, config.embedding_size)  # L_h
+            self.output_context = Linear(feature_size, config.embedding_size, bias=False)  # L_z
             output_size = config.embedding_size
         else:
-            self.attentional_hidden = nn.Linear(feature_size + hidden_size, hidden_size)  # W_c
-            self.global_proj = nn.Linear(feature_size, 4 * hidden_size, bias=False)  # of the mean feature
+            self.attentional_hidden = Linear(feature_size + hidden_size, hidden_size)  # W_c
+            self.global_proj = Linear(feature_size, 4 * hidden_size, bias=False)  # of the mean feature
             output_size = hidden_size
-        self.output = nn.Linear(output_size, vocabulary_size)  # L_o
+        self.output = Linear(output_size, vocabulary_size)  # L_o
         if self.tie_word_embeddings:
             self.output.register_parameter("weight", None)  # output_logits() uses the embedding weight
         self._reset_parameters()
@@ -246,7 +247,7 @@ class Decoder(nn.Module):
             combined = self.attentional_hidden(torch.cat((context, hidden), dim=-1))
         combined = self.dropout(combined.tanh())
         if self.tie_word_embeddings:
-            return F.linear(combined, self.embedding.weight, self.output.bias)
+            return linear(combined, self.embedding.weight, self.output.bias)
         return self.output(combined)
 
     def attend(self, hidden: Tensor, memory: Memory, attention_fn: AttentionFn | None) -> AttentionOutput:

@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from captioning.models.linear import Linear
 from captioning.utils.errors import CaptioningError
 
 MixingMode = Literal["mean", "self_attention", "bilstm"]
@@ -82,7 +83,7 @@ class FeatureMixer(nn.Module):
         self.mixer: nn.Module
         match mode:
             case "mean":
-                self.mixer = nn.Linear(feature_size, feature_size)
+                self.mixer = Linear(feature_size, feature_size)
             case "self_attention":
                 self.mixer = nn.MultiheadAttention(feature_size, num_heads, batch_first=True)
             case "bilstm":

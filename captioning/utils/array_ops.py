@@ -72,8 +72,8 @@ def expand(array: Array, shape: Sequence[int]) -> Array:
     return _namespace(array).broadcast_to(array, tuple(shape))
 
 
-def maximum(array: Array, axis: int, keepdims: bool = False) -> Array:
-    return array.max(axis, keepdims=keepdims) if isinstance(array, np.ndarray) else array.amax(axis, keepdims)
+def maximum(array: Array, axis: int) -> Array:
+    return array.max(axis) if isinstance(array, np.ndarray) else array.amax(axis)
 
 
 def where(condition: Array, array: Array, other: Array) -> Array:

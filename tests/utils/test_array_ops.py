@@ -22,7 +22,7 @@ IDS = np.random.default_rng(1).integers(0, 5, (3, 4, 2))
         lambda x, ids: ops.concat((x, x + 1), -1),
         lambda x, ids: ops.stack((x, x + 1), 1),
         lambda x, ids: ops.expand(x[:, :1], (3, 6, 5)),
-        lambda x, ids: ops.maximum(x, 1, keepdims=True),
+        lambda x, ids: ops.maximum(x, 1),
         lambda x, ids: ops.maximum(x, -1),
         lambda x, ids: ops.where(x > 20, x, -x),
         lambda x, ids: ops.masked_fill(x, x > 20, -np.inf),
