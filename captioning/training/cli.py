@@ -24,7 +24,6 @@ from captioning.training.module import CaptioningModule
 from captioning.training.run_directory import continue_in_run_directory, keep_metrics, resume_advice, run_directory
 from captioning.training.validation import format_metrics
 from captioning.utils.errors import CaptioningError
-from captioning.utils.onednn_matmul import use_onednn_matmul
 from captioning.utils.threads import THREADS_HELP
 
 
@@ -136,7 +135,6 @@ def main(arguments: Sequence[str]) -> None:
     """Run ``cache-features`` or one of Lightning's four subcommands."""
     _filter_warnings(arguments[0])
     torch.set_flush_denormal(True)  # denormal gradients make the first epochs three times as slow
-    use_onednn_matmul()
     run = _is_lightning_command(arguments[0])
     try:
         cli = _make_cli(arguments, run)
