@@ -6,7 +6,6 @@ example ``--data.batch_size 10``.
 """
 
 import argparse
-import csv
 import json
 import statistics
 import time
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.training_runs import CALLBACKS, logger_arguments, read_metrics
 from captioning.training.cli import main as training_cli
 
 CONFIG = Path(__file__).parents[1] / "configs" / "photos-hard.yaml"
@@ -24,11 +24,6 @@ ESTIMATORS = {  # class and number of samples
     "top_k": ("TopKMarginalized", 2),
     "gumbel": ("StraightThroughGumbel", 1),
 }
-# As in the recipe, but without the checkpoint of the best validation, since the training does not validate.
-CALLBACKS = [
-    {"class_path": "captioning.training.callbacks.EMAWeights", "init_args": {"decay": 0.99}},
-    {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": {"filename": "last"}},
-]
 CURVES = ("attention_entropy", "argmax_changed", "advantage_variance", "score_function_grad_norm", "reward")
 
 
@@ -50,9 +45,9 @@ def run(name: str, seed: int, options: argparse.Namespace, further: Sequence[str
         "0",
     )
     source = ("--model.init_from", options.init_from, "--seed_everything", str(seed))
-    training_cli(["fit", *shared, *source, *estimator, *steps, *callbacks, *_logger(fit_dir)])
+    training_cli(["fit", *shared, *source, *estimator, *steps, *callbacks, *logger_arguments(fit_dir)])
     minutes = (time.perf_counter() - start) / 60
-    rows = _read_metrics(fit_dir)
+    rows = read_metrics(fit_dir)
     curves = {
         curve: [(int(row["step"]), float(row[f"train/{curve}"])) for row in rows if row.get(f"train/{curve}")]
         for curve in CURVES
@@ -61,24 +56,15 @@ def run(name: str, seed: int, options: argparse.Namespace, further: Sequence[str
     for mode in ("argmax", "expectation"):
         val_dir = _run_dir(options, f"{name}-{seed}-{mode}")
         checkpoint = ("--ckpt_path", str(fit_dir / "checkpoints" / "last.ckpt"), "--model.init_from", "null")
-        training_cli(["validate", *shared, *estimator, *checkpoint, "--model.attention_mode", mode, *_logger(val_dir)])
-        result[mode] = float(_read_metrics(val_dir)[-1]["val/cider_d"])
+        training_cli(
+            ["validate", *shared, *estimator, *checkpoint, "--model.attention_mode", mode, *logger_arguments(val_dir)]
+        )
+        result[mode] = float(read_metrics(val_dir)[-1]["val/cider_d"])
     return result
 
 
 def _run_dir(options: argparse.Namespace, version: str) -> Path:
     return options.runs / "estimators-on-photos" / version
-
-
-def _logger(run_dir: Path) -> list[str]:
-    prefix = "--trainer.logger.init_args"
-    names = {"save_dir": run_dir.parents[1], "name": run_dir.parent.name, "version": run_dir.name}
-    return [part for name, value in names.items() for part in (f"{prefix}.{name}", str(value))]
-
-
-def _read_metrics(run_dir: Path) -> list[dict[str, str]]:
-    with (run_dir / "metrics.csv").open() as file:
-        return list(csv.DictReader(file))
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:

@@ -25,7 +25,7 @@ from captioning.generation import generate
 from captioning.models import attention
 from captioning.models.attention import AttentionFn
 from captioning.models.decoder import Decoder
-from captioning.models.encoder import FeatureExtractor
+from captioning.models.engine import FeatureFn, inference_engine
 from captioning.preprocessing.image import ImageInput, open_image
 from captioning.preprocessing.vocabulary import Vocabulary
 from captioning.utils.errors import CaptioningError
@@ -118,7 +118,7 @@ def run_occlusion_test(
         ),
         "uniform": attention.attend_uniform,
     }
-    encoder = captioner.encoder.for_inference()
+    encoder = inference_engine(captioner.encoder)
     captions: dict[str, list[CaptionWithAttention]] = {name: [] for name in attention_fns}
     attended_only: dict[str, list[Tensor]] = {name: [] for name in attention_fns}
     _, decoder = captioner.single_model()
@@ -248,7 +248,7 @@ def _maps_of_other_images(captions: Sequence[CaptionWithAttention], index: int, 
 
 def _score_occluded(
     captioner: Captioner,
-    encoder: FeatureExtractor,
+    encoder: FeatureFn,
     image: ImageInput,
     captions: dict[str, CaptionWithAttention],
     attention_fns: dict[str, AttentionFn | None],

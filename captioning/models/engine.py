@@ -40,9 +40,9 @@ def inference_engine(extractor: FeatureExtractor) -> FeatureFn:
 
     The features are those of the extractor to 1e-4. The function is independent of later changes of its weights.
     """
-    device = next(extractor.parameters()).device
-    num_parameters = sum(parameter.numel() for parameter in extractor.parameters())
-    if device.type == "cpu" and num_parameters >= _MIN_PARAMETERS and _is_onnx_installed():
+    parameters = list(extractor.parameters())
+    is_large = sum(parameter.numel() for parameter in parameters) >= _MIN_PARAMETERS
+    if is_large and parameters[0].device.type == "cpu" and _is_onnx_installed():
         path = cached(f"{_fingerprint(extractor)}.onnx", lambda path: _build(extractor, path))
         if path is not None:
             with contextlib.suppress(Exception):  # onnxruntime raises many types for a file that is corrupt

@@ -75,12 +75,12 @@ class CaptionDataset(Dataset[Batch]):
         return [tuple(len(token_ids) - 1 for token_ids in captions) for captions in self.captions]
 
     def mean_features(self) -> Tensor:
-        """Cached features averaged over locations, (N, D) in float32, one row per record."""
+        """Cached features of the first view averaged over locations, (N, D) in float32, one row per record."""
         if self.cache is None:
             raise CaptioningError(
                 "neighbors requires the feature cache: set data.feature_cache_dir and model.encoder.frozen true"
             )
-        rows = [self.cache.row(content_hash, ViewKey()) for content_hash in self._hashes]
+        rows = [self.cache.row(content_hash, self.view_keys[0]) for content_hash in self._hashes]
         chunks = (self.cache.load(rows[start : start + _CHUNK_SIZE]) for start in range(0, len(rows), _CHUNK_SIZE))
         return torch.cat([chunk.float().mean(dim=1) for chunk in chunks])
 

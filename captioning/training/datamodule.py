@@ -80,6 +80,8 @@ class CaptionDataModule(pl.LightningDataModule):
             cache.
         num_crops: number of random crops per image, of 60 to 100 % of its width and height, to train on as well. With
             hflip every second crop is flipped. Each time, one view of an image is drawn; requires the feature cache.
+        reencode: resize and compress training images by random amounts first, so that captions depend less on how an
+            image was saved; requires the feature cache.
         captions_per_image: maximum number of captions of an image per epoch, drawn anew in each; null for all. Each
             caption has the same weight in the loss, so an image with five captions counts five times as much as an
             image with one; 1 gives all images the same weight.
@@ -101,6 +103,7 @@ class CaptionDataModule(pl.LightningDataModule):
         feature_cache_dir: Path | None = Path("data/features"),
         hflip: bool = False,
         num_crops: int = 0,
+        reencode: bool = False,
         captions_per_image: int | None = None,
         num_workers: int = 0,
     ) -> None:
@@ -140,6 +143,7 @@ class CaptionDataModule(pl.LightningDataModule):
         self.feature_cache_dir = feature_cache_dir
         self.hflip = hflip
         self.num_crops = num_crops
+        self.reencode = reencode
         self.captions_per_image = captions_per_image
         self.num_workers = num_workers
 
@@ -176,7 +180,7 @@ class CaptionDataModule(pl.LightningDataModule):
         """
         num_blocks = num_finetuned_blocks(self.trainer)
         if self.feature_cache_dir is None or not encoder.frozen or num_blocks == 0:
-            for name, is_set in (("hflip", self.hflip), ("num_crops", self.num_crops)):
+            for name, is_set in (("hflip", self.hflip), ("num_crops", self.num_crops), ("reencode", self.reencode)):
                 if is_set:
                     raise CaptioningError(
                         f"data.{name} requires the feature cache: set model.encoder.frozen and data.feature_cache_dir"
@@ -199,7 +203,7 @@ class CaptionDataModule(pl.LightningDataModule):
         return open_or_build(self.feature_cache_dir, extractor, images, device)
 
     def _view_keys(self, split: str) -> list[ViewKey]:
-        return train_view_keys(self.hflip, self.num_crops) if split == "train" else [ViewKey()]
+        return train_view_keys(self.hflip, self.num_crops, self.reencode) if split == "train" else [ViewKey()]
 
     def _allowed_views(self, record: Record) -> list[int]:
         """Indices of the views of an image that its dataset is trained on, and that match its captions."""

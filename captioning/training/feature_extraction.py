@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from captioning.datasets.view import MIN_CROP_SCALE, ViewKey
+from captioning.datasets.view import MIN_CROP_SCALE, ViewKey, reencode
 from captioning.models.encoder import FeatureExtractor
 from captioning.models.engine import inference_engine
 from captioning.preprocessing.image import ImageTransform, open_image
@@ -80,6 +80,9 @@ def _load_views(image: ImageViews, transform: ImageTransform) -> Tensor:
     pixels = []
     for key, side in zip(image.view_keys, sides, strict=True):
         view = key.locate(image.content_hash)
-        upright = transform(view.crop(decoded[side]))  # (3, S, S)
+        region = view.crop(decoded[side])
+        if key.reencoded:
+            region = reencode(region, image.content_hash, key)
+        upright = transform(region)  # (3, S, S)
         pixels.append(upright.flip(-1) if view.flipped else upright)
     return torch.stack(pixels)

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from captioning.datasets.content_hash import hash_content
-from captioning.datasets.view import View, ViewKey, random_crop_box, train_view_keys
+from captioning.datasets.view import View, ViewKey, random_crop_box, reencode, train_view_keys
 from captioning.preprocessing.image import Box
 from captioning.utils.errors import CaptioningError
 
@@ -20,6 +20,12 @@ def test_names_of_views() -> None:
         "crop0",
         "crop1-flip",
         "crop2",
+    ]
+    assert [str(key) for key in train_view_keys(hflip=True, num_crops=2, reencode=True)] == [
+        "0-reencoded",
+        "flip-reencoded",
+        "crop0-reencoded",
+        "crop1-flip-reencoded",
     ]
 
 
@@ -48,6 +54,24 @@ def test_a_crop_is_the_region_of_the_image() -> None:
     assert View().crop(image) is image
     part = np.asarray(View(True, Box(0.25, 0.1, 0.75, 0.9)).crop(image))
     assert np.array_equal(part, np.asarray(image)[1:9, 5:15])
+
+
+def test_reencoding_resizes_and_compresses_by_random_amounts() -> None:
+    rows, columns = np.mgrid[:48, :64]
+    image = Image.fromarray(np.stack([4 * columns, 5 * rows, 2 * rows + 2 * columns], axis=-1).astype(np.uint8))
+    key = ViewKey(reencoded=True)
+    results = [reencode(image, f"{number:032x}", key) for number in range(200)]
+    sizes = [result.width / image.width for result in results]
+    assert 0.35 < np.mean([size != 1 for size in sizes]) < 0.65
+    assert 0.78 <= min(sizes) < 1 < 2 < max(sizes) <= 2.52
+    assert all(abs(result.height / image.height - size) < 0.03 for result, size in zip(results, sizes, strict=True))
+    same_size = [result for result in results if result.size == image.size]
+    errors = [np.abs(np.asarray(result, int) - np.asarray(image, int)).mean() for result in same_size]
+    assert 0.3 < np.mean([error > 0 for error in errors]) < 0.7, "half of the images are compressed"
+    assert max(errors) < 8, "the content is the same"
+    repeated = reencode(image, f"{7:032x}", key)
+    assert repeated.size == results[7].size
+    assert np.array_equal(np.asarray(repeated), np.asarray(results[7]))
 
 
 def test_the_hash_depends_on_content_only(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from captioning.datasets.content_hash import hash_content
-from captioning.datasets.view import ViewKey, train_view_keys
+from captioning.datasets.view import ViewKey, reencode, train_view_keys
 from captioning.models.encoder import Encoder
 from captioning.preprocessing.image import open_image
 from captioning.training import feature_cache, feature_extraction
@@ -136,6 +136,22 @@ def test_views_are_flipped_and_cropped(tmp_path: Path, encoder: Encoder, images:
         pixels = encoder.transform(view.crop(image))[None]
         expected = encoder(pixels.flip(-1) if view.flipped else pixels)
         torch.testing.assert_close(load(cache, images[5], view_key).float(), expected, atol=2e-3, rtol=2e-3)
+
+
+def test_reencoded_views_are_cached_under_their_own_names(tmp_path: Path, encoder: Encoder, images: list[Path]) -> None:
+    view_keys = train_view_keys(hflip=False, num_crops=1, reencode=True)
+    cache = open_or_build(tmp_path, encoder, request(images, [*WHOLE, *view_keys]))
+    assert len(cache) == 3 * len(images)
+    content_hash = hash_content(images[5])
+    for view_key, decoded_side in zip(view_keys, (64, 107), strict=True):
+        image = open_image(images[5], decoded_side)
+        region = view_key.locate(content_hash).crop(image)
+        expected = encoder(encoder.transform(reencode(region, content_hash, view_key))[None])
+        deviation = (load(cache, images[5], view_key) - expected).norm()
+        assert deviation < 1e-3 * expected.norm(), "half precision"
+    is_changed = [not torch.equal(load(cache, image), load(cache, image, view_keys[0])) for image in images]
+    assert any(is_changed)
+    assert not all(is_changed)
 
 
 def test_large_images_are_decoded_with_enough_pixels(
