@@ -43,6 +43,7 @@ class Caption:
             channels for a vector gate); None for a model without a context gate.
         preview: JPEG of the image at a reduced size, used if ``image`` is a file that no longer exists.
         calibration: maps the score to the confidence; None for a model that is not calibrated.
+        resembles_photo: False for a uniform image, a flat drawing or noise (preprocessing/photo_check.py).
         alternatives: further captions if ``num_return_sequences`` is more than 1, ordered by the criterion of the
             search, log p / length ** length_penalty.
     """
@@ -56,6 +57,7 @@ class Caption:
     context_gates: list[float] | None = None
     preview: bytes | None = None
     calibration: Calibration | None = None
+    resembles_photo: bool = True
     alternatives: tuple["Caption", ...] = ()
 
     def __str__(self) -> str:
@@ -97,12 +99,14 @@ class Caption:
 
         "Good" is defined in the calibration of the model, see :class:`captioning.models.calibration.Calibration`.
         """
-        return None if self.calibration is None else self.calibration.confidence(self.score)
+        return None if self.calibration is None else self.calibration.confidence(self.score, self.resembles_photo)
 
     @property
     def is_uncertain(self) -> bool:
         """Whether the confidence is below the threshold of the model. False if the model is not calibrated."""
-        return self.calibration is not None and self.calibration.is_uncertain(self.score)
+        if self.calibration is None:
+            return False
+        return self.calibration.confidence(self.score, self.resembles_photo) < self.calibration.min_confidence
 
     def to_dict(self, attention_maps: bool = True) -> dict[str, Any]:
         """Convert the caption and its alternatives to JSON values.

@@ -100,4 +100,5 @@ class CaptioningPipeline(ABC):
             context_gates=hypothesis.context_gates,
             preview=image.preview,
             calibration=self.calibration,
+            resembles_photo=image.resembles_photo,
         )

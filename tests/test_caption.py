@@ -84,6 +84,16 @@ def test_confidence_requires_a_calibration(caption: Caption) -> None:
     assert dataclasses.replace(caption, calibration=Calibration(2.0, 1.0, 0.5, 1.0)).is_uncertain
 
 
+def test_a_model_of_photos_is_uncertain_about_other_images(captioner: Captioner, photo: Path) -> None:
+    of_photos = Calibration(2.0, 1.0, 0.5, min_confidence=1e-6, photos_only=True)
+    noise = np.random.default_rng(0).integers(0, 256, (256, 256, 3), dtype=np.uint8)
+    for image, is_photo in ((photo, True), (noise, False), (np.zeros_like(noise), False)):
+        caption = dataclasses.replace(captioner(image), calibration=of_photos)
+        assert caption.resembles_photo == is_photo
+        assert caption.is_uncertain != is_photo
+        assert (caption.confidence == 0) != is_photo
+
+
 def test_a_display_p3_photo_equals_its_srgb_twin(captioner: Captioner, photo: Path) -> None:
     with Image.open(photo) as image:
         twin = image.convert("RGB")

@@ -1,5 +1,6 @@
 """Calibration of the score of captions on reference captions: fit, reliability bins, and check on non-photos."""
 
+import dataclasses
 import math
 import random
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from captioning.caption import Caption
 from captioning.captioner import Captioner
 from captioning.datasets.record import Record
 from captioning.datasets.synthetic.scene import render, sample_scene
@@ -17,7 +19,8 @@ from captioning.preprocessing.tokenizer import tokenize
 from captioning.utils.errors import CaptioningError
 
 _NUM_BINS = 10
-_PHOTO_QUANTILE = 0.05  # non-photos shall score below 95 % of photos
+_PHOTO_QUANTILE = 0.05  # non-photos shall have a lower confidence than 95 % of photos
+_MIN_PHOTO_FRACTION = 0.99  # of the images, for a fit that is valid for photos only
 _NUM_PER_KIND = 10
 _NON_PHOTO_SIDE = 256
 
@@ -39,6 +42,7 @@ class CalibrationReport(NamedTuple):
     bins: list[ReliabilityBin]  # in order of confidence, of about equal size
     expected_calibration_error: float
     brier_score: float
+    photo_fraction: float  # of the images, those that resemble photos
     fraction_of_non_photos_below: dict[str, float]  # below 95 % of photos, by kind of image
 
     def to_text(self) -> str:
@@ -50,6 +54,8 @@ class CalibrationReport(NamedTuple):
             f"confidence = σ({calibration.slope:.3f} · log(score) + {calibration.intercept:.3f})",
             f"expected calibration error {self.expected_calibration_error:.3f}, Brier score {self.brier_score:.3f}",
             f"uncertain below confidence {calibration.min_confidence:.3f} ({_PHOTO_QUANTILE:.0%} of photos)",
+            f"{self.photo_fraction:.1%} of the images resemble photos"
+            + ("; others have the confidence 0" if calibration.photos_only else ""),
             "",
             "| mean confidence | fraction good | captions |",
             "|---|---|---|",
@@ -76,24 +82,31 @@ def calibrate(captioner: Captioner, records: Sequence[Record], cider_d_threshold
     scores = np.array([caption.score for caption in captions])
     is_good = cider_d > cider_d_threshold
     slope, intercept = fit_logistic(np.log(np.maximum(scores, 1e-12)), is_good)
-    unthresholded = Calibration(slope, intercept, cider_d_threshold, 0.0)
-    confidence = np.array([unthresholded.confidence(score) for score in scores])
+    photo_fraction = float(np.mean([caption.resembles_photo for caption in captions]))
+    photos_only = photo_fraction >= _MIN_PHOTO_FRACTION
+    unthresholded = Calibration(slope, intercept, cider_d_threshold, 0.0, photos_only)
+    confidence = np.array([unthresholded.confidence(caption.score, caption.resembles_photo) for caption in captions])
     min_confidence = float(np.quantile(confidence, _PHOTO_QUANTILE))
     bins = reliability_bins(confidence, is_good)
     errors = [bin_.num_captions * abs(bin_.mean_confidence - bin_.fraction_good) for bin_ in bins]
-    non_photos = {
-        kind: float(np.mean([caption.score < np.quantile(scores, _PHOTO_QUANTILE) for caption in captioner(images)]))
-        for kind, images in non_photo_images().items()
-    }
+    fitted = dataclasses.replace(unthresholded, min_confidence=min_confidence)
     return CalibrationReport(
-        calibration=Calibration(slope, intercept, cider_d_threshold, min_confidence),
+        calibration=fitted,
         num_captions=len(captions),
         fraction_good=float(is_good.mean()),
         bins=bins,
         expected_calibration_error=sum(errors) / len(captions),
         brier_score=float(((confidence - is_good) ** 2).mean()),
-        fraction_of_non_photos_below=non_photos,
+        photo_fraction=photo_fraction,
+        fraction_of_non_photos_below={
+            kind: float(np.mean([_is_uncertain(caption, fitted) for caption in captioner(images)]))
+            for kind, images in non_photo_images().items()
+        },
     )
+
+
+def _is_uncertain(caption: Caption, fitted: Calibration) -> bool:
+    return dataclasses.replace(caption, calibration=fitted).is_uncertain
 
 
 def fit_logistic(log_scores: np.ndarray, is_good: np.ndarray) -> tuple[float, float]:

@@ -20,17 +20,18 @@ class Calibration:
         intercept: log-odds at score 1.
         cider_d_threshold: CIDEr-D above which a caption counts as good.
         min_confidence: captions of lower confidence are reported as uncertain.
+        photos_only: the fit is valid for photos only; images that do not resemble photos have the confidence 0.
     """
 
     slope: float
     intercept: float
     cider_d_threshold: float
     min_confidence: float
+    photos_only: bool = False
 
-    def confidence(self, score: float) -> float:
+    def confidence(self, score: float, resembles_photo: bool = True) -> float:
         """P(good) of a caption with this score in [0, 1]."""
+        if self.photos_only and not resembles_photo:
+            return 0.0
         log_odds = self.slope * math.log(max(score, 1e-12)) + self.intercept
         return (1 + math.tanh(log_odds / 2)) / 2  # the logistic function, without overflow
-
-    def is_uncertain(self, score: float) -> bool:
-        return self.confidence(score) < self.min_confidence

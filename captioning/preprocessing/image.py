@@ -197,21 +197,22 @@ class ImageTransform:
 
     def to_array(self, image: Image.Image) -> np.ndarray:
         """Transform an image to an array (3, S, S). Does not import torch."""
+        return self.normalize(self.resize(image))
+
+    def resize(self, image: Image.Image) -> Image.Image:
+        """Resize an image to the input size of the CNN."""
         resample = Image.Resampling[self.interpolation.upper()]
         size = (self.image_size, self.image_size)
         if self.resize_mode == "pad":
             mean_color = tuple(round(255 * value) for value in self.mean)
-            image = ImageOps.pad(image, size, resample, color=mean_color)
-        else:
-            crop = self.crop_box(*image.size)
-            edges = (
-                crop.left * image.width,
-                crop.top * image.height,
-                crop.right * image.width,
-                crop.bottom * image.height,
-            )
-            image = image.resize(size, resample, box=edges)
-        pixels = np.asarray(image)  # (image_size, image_size, 3)
+            return ImageOps.pad(image, size, resample, color=mean_color)
+        crop = self.crop_box(*image.size)
+        edges = (crop.left * image.width, crop.top * image.height, crop.right * image.width, crop.bottom * image.height)
+        return image.resize(size, resample, box=edges)
+
+    def normalize(self, image: Image.Image) -> np.ndarray:
+        """Convert an image of the input size to an array (3, S, S)."""
+        pixels = np.asarray(image)  # (S, S, 3)
         # A table of the 256 values is several times as fast as arithmetic on all pixels.
         return np.stack([np.take(table, pixels[..., channel]) for channel, table in enumerate(self._normalized_values)])
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from captioning.preprocessing.download import download, is_url
 from captioning.preprocessing.image import Box, ImageInput, ImageTransform, open_image
+from captioning.preprocessing.photo_check import resembles_photo
 
 _PREVIEW_SIDE = 640  # pixels of the longer side
 
@@ -25,6 +26,7 @@ class PreprocessedImage(NamedTuple):
     pixels: np.ndarray  # (3, image_size, image_size)
     crop_box: Box
     preview: bytes | None = None  # small JPEG of a file on disk, which may be deleted
+    resembles_photo: bool = True
 
 
 def preprocess_image(image: ImageInput, transform: ImageTransform, max_pixels: float = math.inf) -> PreprocessedImage:
@@ -45,7 +47,9 @@ def preprocess_image(image: ImageInput, transform: ImageTransform, max_pixels: f
         source = Path(source).absolute()  # the working directory may change before the file is opened again
     elif not is_encoded:
         source = opened
-    return PreprocessedImage(source, transform.to_array(opened), transform.crop_box(*opened.size), preview)
+    resized = transform.resize(opened)
+    crop_box = transform.crop_box(*opened.size)
+    return PreprocessedImage(source, transform.normalize(resized), crop_box, preview, resembles_photo(resized))
 
 
 def _encode_preview(image: Image.Image) -> bytes:

@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +41,8 @@ def test_confidence_is_the_logistic_function() -> None:
     fitted = Calibration(slope=2.0, intercept=1.0, cider_d_threshold=0.5, min_confidence=0.3)
     assert fitted.confidence(0.5) == pytest.approx(1 / (1 + np.exp(-(2 * np.log(0.5) + 1))))
     assert 0 <= fitted.confidence(0.0) < 1e-9 < fitted.confidence(1.0) < 1
-    assert fitted.is_uncertain(0.1)
-    assert not fitted.is_uncertain(0.9)
+    assert fitted.confidence(0.5, resembles_photo=False) == fitted.confidence(0.5)
+    assert dataclasses.replace(fitted, photos_only=True).confidence(0.5, resembles_photo=False) == 0
 
 
 def test_reliability_bins_have_equal_size() -> None:
@@ -71,7 +72,8 @@ def test_the_command_stores_the_fit_in_the_model_file(
     main([*arguments, "--threshold", str(threshold)])
     assert path.read_bytes() == copy.read_bytes()
     header = read_model(path).header["calibration"]
-    assert set(header) == {"slope", "intercept", "cider_d_threshold", "min_confidence"}
+    assert set(header) == {"slope", "intercept", "cider_d_threshold", "min_confidence", "photos_only"}
+    assert not header["photos_only"], "synthetic scenes do not resemble photos"
     with safe_open(path, "pt") as after:
         original = make_captioner().decoder.state_dict()
         assert all((after.get_tensor(f"decoder.{name}") == tensor).all() for name, tensor in original.items())
