@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from captioning.cli.main import _COMMANDS, _LIGHTNING_COMMANDS
+from captioning.cli.main import _COMMANDS, _TRAINING_COMMANDS
 from tests.conftest import REPOSITORY
 
 
@@ -49,7 +49,7 @@ def test_the_layers_of_the_architecture_page_are_those_that_are_enforced() -> No
 def test_every_command_is_documented() -> None:
     pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]
     text = "\n".join(path.read_text() for path in pages)
-    assert [name for name in (*_COMMANDS, *_LIGHTNING_COMMANDS) if f"captioning {name}" not in text] == []
+    assert [name for name in (*_COMMANDS, *_TRAINING_COMMANDS) if f"captioning {name}" not in text] == []
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -1,4 +1,4 @@
-"""``captioning calibrate``: fits the confidence of a model to reference captions."""
+"""``captioning calibrate``: calibrates the confidence of a model on reference captions."""
 
 import argparse
 from pathlib import Path
@@ -7,9 +7,9 @@ from captioning.models.pretrained import check_model_exists
 from captioning.utils.errors import CaptioningError
 
 DESCRIPTION = (
-    "Caption the images of a split, fit the probability that a caption is good to its score, print reliability bins, "
-    "and store the fit in the model file. A caption is good if its CIDEr-D exceeds a threshold. Use images that the "
-    "model was not trained on."
+    "Calibrate the confidence of a model (Platt scaling): caption the images of a split, fit the probability that a "
+    "caption is good as a function of its score, print reliability bins, and store the fit in the model file. A "
+    "caption is good if its CIDEr-D exceeds --threshold. Use images that the model was not trained on."
 )
 
 
@@ -35,23 +35,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     path = check_model_exists(options.model)
     if path.suffix == ".ckpt":
-        raise CaptioningError(f"{path}: is a training checkpoint; calibrate the .safetensors file beside it")
-    if options.num_images is not None and options.num_images < 1:
-        raise CaptioningError(f"--num-images must be >= 1, got {options.num_images}")
+        raise CaptioningError(
+            f"{path}: a checkpoint cannot be calibrated; use the .safetensors file beside it"
+        )
 
     from captioning import datasets
     from captioning.captioner import Captioner
     from captioning.evaluation.calibration import calibrate
     from captioning.models.checkpoint import store_calibration
 
-    records = []
-    for root in options.data:
-        split = [
-            record for record in datasets.load_records(datasets.resolve_root(root)) if record.split == options.split
-        ]
-        if not split:
-            raise CaptioningError(f"{root}: no images in split '{options.split}'")
-        records += split[: options.num_images]
+    records = [
+        record for root in options.data for record in datasets.load_split(root, options.split, options.num_images)
+    ]
     report = calibrate(Captioner.from_pretrained(path), records, options.threshold)
     output = options.output or path
     store_calibration(path, report.calibration, output)

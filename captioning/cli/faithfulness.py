@@ -3,8 +3,6 @@
 import argparse
 from pathlib import Path
 
-from captioning.utils.errors import CaptioningError
-
 DESCRIPTION = (
     "Occlude the locations that a word attended to and measure how much its log-probability drops, compared with the "
     "map of another image, random locations, the least attended ones, and the same model with uniform attention."
@@ -26,17 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    if options.num_images < 1:
-        raise CaptioningError(f"--num-images must be >= 1, got {options.num_images}")
-
     from captioning import datasets
     from captioning.captioner import Captioner
     from captioning.evaluation import faithfulness_report
 
-    records = datasets.load_records(datasets.resolve_root(options.data))
-    records = [record for record in records if record.split == options.split][: options.num_images]
-    if not records:
-        raise CaptioningError(f"{options.data}: no images in split '{options.split}'")
+    records = datasets.load_split(options.data, options.split, options.num_images)
     reports = {
         Path(model).stem: faithfulness_report.evaluate_model(Captioner.from_pretrained(model), records)
         for model in options.models

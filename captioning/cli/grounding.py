@@ -9,7 +9,7 @@ from captioning.utils.errors import CaptioningError
 DESCRIPTION = (
     "Caption images with boxes. For each word that names an object with a box, measure whether the attention map "
     "points at the box and how much attention lies in it, compared with the image center, the maps of other words, and "
-    "uniform attention. 95%% confidence intervals resample images."
+    "uniform attention. 95% confidence intervals are bootstrapped over images."
 )
 
 

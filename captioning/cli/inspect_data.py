@@ -24,8 +24,8 @@ def run(options: argparse.Namespace) -> None:
     records = load_mixture(configs)
     if len(configs) > 1:
         for config in configs:
-            own = [record for record in records if record.dataset == config.label]
-            print(f"{config.label}\n{summarize(own)}\n", flush=True)
+            dataset_records = [record for record in records if record.dataset == config.label]
+            print(f"{config.label}\n{summarize(dataset_records)}\n", flush=True)
         print("all datasets")
     print(summarize(records), flush=True)
     errors = find_unreadable_images(records)

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from captioning.datasets import resolve_root
-from captioning.models.pretrained import resolve_model_path
+from captioning.models.pretrained import check_model_exists
 from captioning.utils.errors import CaptioningError
 
 
@@ -27,8 +27,8 @@ def check_arguments(arguments: Sequence[str]) -> int | None:
     ckpt_path, init_from = (_none_if_null(config.get(name)) for name in ("ckpt_path", "model.init_from"))
     if ckpt_path is not None and not Path(ckpt_path).is_file():
         raise CaptioningError(f"{ckpt_path}: checkpoint not found; 'captioning fit' writes them to its run directory")
-    if init_from is not None and not resolve_model_path(init_from).is_file():
-        raise CaptioningError(f"{init_from}: model file not found; give a file of 'captioning fit' or a bundled model")
+    if init_from is not None:
+        check_model_exists(init_from)
     _check_root(config)
     threads = _none_if_null(config.get("threads"))
     try:

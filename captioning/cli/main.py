@@ -16,7 +16,7 @@ _COMMANDS = {
     "caption": "caption images and export attention overlays",
     "serve": "serve a web page and a REST API (requires the extra 'web')",
     "score": "score captions of any system against references",
-    "calibrate": "fit the confidence of a model to reference captions",
+    "calibrate": "calibrate the confidence of a model on reference captions",
     "faithfulness": "occlusion test of attention maps",
     "grounding": "compare attention maps with boxes of objects",
     "inspect-data": "summarize a dataset and find unreadable images",
@@ -25,7 +25,7 @@ _COMMANDS = {
     "plot": "plot the training curves of runs (requires the extra 'plots')",
     "export": "write a model as ONNX files, for use without PyTorch",
 }
-_LIGHTNING_COMMANDS = {
+_TRAINING_COMMANDS = {
     "fit": "train a model",
     "validate": "evaluate a checkpoint on the validation split",
     "test": "evaluate a checkpoint on the test split",
@@ -39,11 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     warnings.showwarning = _show_warning
     try:
-        if arguments and arguments[0] in _LIGHTNING_COMMANDS:
-            _run_lightning_command(arguments)
+        if arguments and arguments[0] in _TRAINING_COMMANDS:
+            _run_training_command(arguments)
             return
         if arguments:
-            check_command(arguments[0], [*_COMMANDS, *_LIGHTNING_COMMANDS])
+            check_command(arguments[0], [*_COMMANDS, *_TRAINING_COMMANDS])
         options = _build_parser(arguments[0] if arguments else None).parse_args(arguments)
         configure_threads(options.threads)
         _run_command(options)
@@ -64,7 +64,7 @@ def _run_command(options: argparse.Namespace) -> None:
         raise CaptioningError(with_flag_names(str(error), options)) from error
 
 
-def _run_lightning_command(arguments: Sequence[str]) -> None:
+def _run_training_command(arguments: Sequence[str]) -> None:
     from captioning.cli.lightning_checks import check_arguments
 
     configure_threads(check_arguments(arguments))
@@ -91,7 +91,7 @@ def _build_parser(command: str | None) -> argparse.ArgumentParser:
         module.add_arguments(subparser)
         subparser.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
         subparser.set_defaults(run=module.run)
-    for name, text in _LIGHTNING_COMMANDS.items():
+    for name, text in _TRAINING_COMMANDS.items():
         commands.add_parser(name, help=f"{text} ('captioning {name} --help' lists its options)", add_help=False)
     return parser
 

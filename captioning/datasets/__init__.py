@@ -30,6 +30,18 @@ def load_records(root: Path) -> list[Record]:
     raise CaptioningError(f"{root}: no captions found, expected one of: {layouts}; data/README.md describes them")
 
 
+def load_split(root: Path, split: str, num_images: int | None = None) -> list[Record]:
+    """Return the first ``num_images`` records of a split. Raises CaptioningError if there are none."""
+    if num_images is not None and num_images < 1:
+        raise CaptioningError(f"--num-images must be >= 1, got {num_images}")
+    records = [record for record in load_records(resolve_root(root)) if record.split == split]
+    if not records:
+        raise CaptioningError(
+            f"{root}: no images in split '{split}'; 'captioning inspect-data' lists the splits"
+        )
+    return records[:num_images]
+
+
 def read_captions(path: Path) -> list[Record]:
     """Read the captions of one JSON file in Karpathy's or COCO's format; the image files need not exist."""
     content = load_json(path)

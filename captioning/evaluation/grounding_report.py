@@ -38,15 +38,15 @@ class GroundingReport(NamedTuple):
     num_words: dict[str, int]  # by size: all, small, large
     metrics: dict[str, dict[str, RatioWithCI]]  # by size, then by name
     categories: dict[str, dict[str, float]]  # by category; a value without cases is missing
-    named_present: RatioWithCI  # named categories with a box / named categories
-    present_named: RatioWithCI  # categories with a box that the caption names / categories with a box
+    object_precision: RatioWithCI  # named categories with a box / named categories
+    object_recall: RatioWithCI  # categories with a box that the caption names / categories with a box
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         metrics = {
             size: {name: value.to_dict() for name, value in values.items()} for size, values in self.metrics.items()
         }
-        objects = {"named_present": self.named_present.to_dict(), "present_named": self.present_named.to_dict()}
+        objects = {"object_precision": self.object_precision.to_dict(), "object_recall": self.object_recall.to_dict()}
         return {**self._asdict(), "metrics": metrics, **objects}
 
 
@@ -65,7 +65,7 @@ def summarize(results: Sequence[ImageGrounding]) -> GroundingReport:
     if not num_words["all"]:
         example = results[0].caption.text
         raise CaptioningError(f"no caption names an object with a box (the first one is '{example}'); use more images")
-    named, present, both = (
+    num_named, num_present, num_correct = (
         np.array([len(categories) for categories in sets], dtype=float)
         for sets in (
             [result.named for result in results],
@@ -78,8 +78,8 @@ def summarize(results: Sequence[ImageGrounding]) -> GroundingReport:
         num_words=num_words,
         metrics={size: dict(_metrics(words)) for size, words in selected.items() if num_words[size]},
         categories=_by_category(results),
-        named_present=ratio_with_ci(both, named),
-        present_named=ratio_with_ci(both, present),
+        object_precision=ratio_with_ci(num_correct, num_named),
+        object_recall=ratio_with_ci(num_correct, num_present),
     )
 
 
@@ -130,7 +130,10 @@ def to_markdown(reports: Mapping[str, GroundingReport]) -> str:
     for name, label in _LABELS.items():
         values = (report.metrics[size].get(name, "") for _, report, size in columns)
         rows.append([label, *map(str, values)])
-    for label, field in (("named objects that are present", "named_present"), ("objects named", "present_named")):
+    for label, field in (
+        ("object precision: named objects that are present", "object_precision"),
+        ("object recall: present objects that are named", "object_recall"),
+    ):
         values = (getattr(report, field) if size == "all" else "" for _, report, size in columns)
         rows.append([label, *map(str, values)])
     tables = [markdown_table(rows)]

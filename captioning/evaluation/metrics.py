@@ -148,12 +148,14 @@ class CiderD:
         total = 0.0
         for reference_weights, reference_norms, reference_length in references:
             similarity = 0.0
-            for ours, theirs, norm, reference_norm in zip(
+            for order_weights, reference_order_weights, norm, reference_norm in zip(
                 weights, reference_weights, norms, reference_norms, strict=True
             ):
                 if norm and reference_norm:
                     dot = sum(
-                        min(weight, theirs[ngram]) * theirs[ngram] for ngram, weight in ours.items() if ngram in theirs
+                        min(weight, reference_weight) * reference_weight
+                        for ngram, weight in order_weights.items()
+                        if (reference_weight := reference_order_weights.get(ngram)) is not None
                     )
                     similarity += dot / (norm * reference_norm)
             total += similarity * math.exp(-((length - reference_length) ** 2) / (2 * sigma**2))

@@ -11,6 +11,7 @@ from captioning.evaluation import metrics
 from captioning.evaluation.bootstrap import bootstrap_weights, percentile_interval
 from captioning.evaluation.caption_files import References, load_predictions, load_references
 from captioning.evaluation.metrics import Tokens
+from captioning.evaluation.tables import align_columns
 from captioning.preprocessing.tokenizer import tokenize
 from captioning.utils.errors import CaptioningError
 
@@ -99,9 +100,7 @@ class ScoreReport(NamedTuple):
                 cells.append(f"{scores.metrics[name]:.{digits}f}{interval}")
             p_value = [f"{self.p_values[name]:.3f}" if name in self.p_values else ""] if self.p_values else []
             rows.append([name, *cells, *p_value])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([*lines, f"{self.num_images} images"])
+        return f"{align_columns(rows)}\n{self.num_images} images"
 
 
 def score_files(predictions: Sequence[Path], references: Path, bootstrap: bool = False, seed: int = 0) -> ScoreReport:
@@ -109,14 +108,14 @@ def score_files(predictions: Sequence[Path], references: Path, bootstrap: bool =
     loaded = load_references(references)
     captions = [_align_with_references(path, loaded) for path in predictions]
     indices = sorted(captions[0])
-    for path, own in zip(predictions[1:], captions[1:], strict=True):
-        if own.keys() != captions[0].keys():
+    for path, system_captions in zip(predictions[1:], captions[1:], strict=True):
+        if system_captions.keys() != captions[0].keys():
             raise CaptioningError(f"{path}: captions of other images than {predictions[0]}; compare the same images")
     tokenized = [[tokenize(caption) for caption in loaded.captions[index]] for index in indices]
     train_captions = [tokenize(caption) for caption in loaded.train_captions]
     systems = []
-    for own in captions:
-        hypotheses = [tokenize(own[index]) for index in indices]
+    for system_captions in captions:
+        hypotheses = [tokenize(system_captions[index]) for index in indices]
         scores = score_captions(hypotheses, tokenized, train_captions)
         systems.append(scores._replace(metrics=scores.metrics | meteor_or_warn(hypotheses, tokenized)))
     weights = bootstrap_weights(len(indices), seed)

@@ -27,7 +27,7 @@ _SUBMODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Importing torch takes two seconds, and "captioning --help" requires only GenerationConfig.
+    # Lazy imports: ``sample`` imports torch, which takes two seconds and which ONNX Runtime does not need.
     if name in _SUBMODULES:
         return getattr(importlib.import_module(f"{__name__}.{_SUBMODULES[name]}"), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

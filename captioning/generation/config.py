@@ -58,7 +58,9 @@ class GenerationConfig:
         0.5, "log-probability subtracted from a token for each beam of a previous group that uses it", ge=0
     )
     do_sample: bool = _setting(
-        False, "sample tokens instead of beam search; num_beams, length_penalty and num_beam_groups have no effect"
+        False,
+        "sample tokens instead of beam search; num_beams, length_penalty, num_beam_groups and diversity_penalty must "
+        "then keep their defaults",
     )
     temperature: float = _setting(
         1.0, "softmax temperature of sampling; below 1 favors probable tokens, above 1 flattens the distribution", gt=0

@@ -6,7 +6,7 @@ from captioning.utils.array_ops import Array
 
 
 class StepDecoder(Protocol):
-    """A decoder on torch tensors (:class:`captioning.models.decoder.Decoder`) or NumPy arrays (``OnnxDecoder``).
+    """A decoder on torch tensors (:class:`captioning.models.decoder.Decoder`) or NumPy arrays (``ExportedModel``).
 
     Shapes: B images, K captions (or beams) per image, L locations, D feature size, V vocabulary size, H hidden size.
     """
@@ -19,5 +19,8 @@ class StepDecoder(Protocol):
         ...
 
     def step(self, token_ids: Array, state: Any, memory: Any, attention_fn: Any = None) -> tuple[Array, Any, Any]:
-        """Previous tokens (B, K) -> log-probabilities (B, K, V), new state, attention output with ``weights``."""
+        """Previous tokens (B, K) -> log-probabilities (B, K, V), new state, attention output.
+
+        The attention output has ``weights`` and ``context_gate``; sampling also reads ``locations``.
+        """
         ...

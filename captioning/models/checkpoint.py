@@ -1,4 +1,4 @@
-"""Model files: the only reader and writer of model headers and weights.
+"""Model files: reading and writing of headers and weights. ``cli/model_checks.py`` reads headers without torch.
 
 A model file is a ``.safetensors`` file with ``encoder.*`` and ``decoder.*`` tensors and a JSON header (see
 :func:`build_model_header`). A Lightning checkpoint (``.ckpt``) contains the same header under ``model_header``.

@@ -52,7 +52,7 @@ class Decoder(nn.Module):
         }
         self.architecture = config.architecture
         self.is_hard = config.attention == "hard"
-        # The LSTM of these architectures does not read the context, so a location affects no word but its own.
+        # In the luong architecture the LSTM does not read the context, so a location affects only its own word.
         self.attends_after_lstm = config.architecture == "luong"
         self.hidden_size = hidden_size = config.hidden_size
         self.tie_word_embeddings = config.tie_word_embeddings

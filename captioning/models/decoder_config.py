@@ -82,13 +82,13 @@ class DecoderConfig:
         for name in ("projection_size", "embedding_size", "hidden_size", "attention_size"):
             size = getattr(self, name)
             if size is not None and size < 1:
-                raise CaptioningError(f"{name} is {size}, but a size must be at least 1")
+                raise CaptioningError(f"{name} must be >= 1, got {size}")
         for name in ("dropout", "word_dropout", "location_dropout"):
             prob = getattr(self, name)
             if not 0 <= prob < 1:
-                raise CaptioningError(f"{name} is {prob}, but must be at least 0 and less than 1")
+                raise CaptioningError(f"{name} must be in [0, 1), got {prob}")
         if not self.attention_temperature > 0:
-            raise CaptioningError(f"attention_temperature is {self.attention_temperature}, but must be greater than 0")
+            raise CaptioningError(f"attention_temperature must be > 0, got {self.attention_temperature}")
 
     def _check_combinations(self) -> None:
         """Refuse settings that contradict each other or have no effect."""

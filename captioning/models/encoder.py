@@ -60,7 +60,7 @@ class EncoderConfig:
         for name in ("image_size", "output_stride", "pca_components"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise CaptioningError(f"{name} {value} is not positive; set it to null for the default")
+                raise CaptioningError(f"{name} must be >= 1, got {value}; set it to null for the default")
 
 
 class FeatureExtractor(nn.Module):

@@ -20,7 +20,7 @@ from captioning.utils.user_cache import BuildError, cached
 
 _EXPORT_VERSION = 2  # to be incremented when the export changes
 _MIN_PARAMETERS = 1_000_000  # a smaller CNN takes less time than its export
-TOLERANCE = 1e-4  # relative to the largest feature
+TOLERANCE = 1e-4  # relative to the largest value for features, absolute for log-probabilities and attention weights
 
 FeatureFn = Callable[[Tensor], Tensor]
 

@@ -28,7 +28,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``F.linear``: x (…, I), weight (O, I), bias (O,) -> (…, O), in oneDNN where that is faster."""
     if not _supports_onednn(x, weight) or x.numel() * len(weight) < _MIN_PRODUCTS:
         return F.linear(x, weight, bias)
-    product: Tensor = _OneDnnLinear.apply(x.reshape(-1, x.shape[-1]), weight, bias)
+    # Contiguous: oneDNN has no fast kernel for rows that are a part of longer rows, as a slice of a tensor is.
+    product: Tensor = _OneDnnLinear.apply(x.reshape(-1, x.shape[-1]).contiguous(), weight, bias)
     return product.reshape(*x.shape[:-1], len(weight))
 
 
@@ -59,6 +60,7 @@ class _OneDnnLinear(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
+        grad = grad.contiguous()
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         return (
             _product(grad, weight.T) if needs_x else None,

@@ -11,7 +11,7 @@ from captioning.objectives.estimators import (
     StraightThroughGumbel,
     TopKMarginalized,
 )
-from captioning.objectives.neighbors import NeighborReward
+from captioning.objectives.neighbors import NeighborRewardConfig
 from captioning.objectives.rollout import BeamRollout, Rollout, SampledRollout
 from captioning.objectives.self_critical import SelfCritical
 from captioning.objectives.terms import Distillation, DoublyStochastic
@@ -27,7 +27,7 @@ __all__ = [
     "GradientEstimator",
     "LearnedBaseline",
     "LeaveOneOut",
-    "NeighborReward",
+    "NeighborRewardConfig",
     "Objective",
     "OutputTerm",
     "Reinforce",

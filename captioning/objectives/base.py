@@ -183,16 +183,16 @@ def zero_loss(module: nn.Module) -> Tensor | float:
 def check_fraction(name: str, value: float) -> None:
     """Raise CaptioningError if a setting is not in [0, 1]."""
     if not 0 <= value <= 1:
-        raise CaptioningError(f"{name} is {value}: must be between 0 and 1")
+        raise CaptioningError(f"{name} must be in [0, 1], got {value}")
 
 
 def check_minimum(name: str, value: float, minimum: float) -> None:
     """Raise CaptioningError if a setting is below its minimum."""
     if not value >= minimum:
-        raise CaptioningError(f"{name} is {value}: must be at least {minimum}")
+        raise CaptioningError(f"{name} must be >= {minimum}, got {value}")
 
 
 def check_positive(name: str, value: float) -> None:
     """Raise CaptioningError if a setting is not greater than 0."""
     if not value > 0:
-        raise CaptioningError(f"{name} is {value}: must be greater than 0")
+        raise CaptioningError(f"{name} must be > 0, got {value}")

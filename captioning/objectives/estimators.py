@@ -87,7 +87,7 @@ class Reinforce(GradientEstimator):
     def __init__(self, decay: float = 0.9, num_samples: int = 1, score_function_weight: float = 1.0) -> None:
         super().__init__(num_samples, score_function_weight)
         if not 0 <= decay < 1:
-            raise CaptioningError(f"Reinforce.decay is {decay}: must be at least 0 and less than 1")
+            raise CaptioningError(f"Reinforce.decay must be in [0, 1), got {decay}")
         self.average_return = MovingAverage(decay)  # b
 
     def estimate(self, samples: LocationSamples) -> Estimate:
@@ -207,13 +207,13 @@ class TopKMarginalized(GradientEstimator):
         is_outside = ~is_expectation & (locations != samples.locations[..., None]).all(dim=-1)
         mean_reward = (log_probs.detach().softmax(dim=-1) * rewards).sum(-1)  # (R, S, T)
         # Σ_i α_i ∂ r_i: the mean over the K locations if the sample is one of them, otherwise the sample.
-        read = torch.where(is_outside | is_expectation, samples.rewards, mean_reward)
+        pathwise = torch.where(is_outside | is_expectation, samples.rewards, mean_reward)
         # Σ_i r_i ∂ α_i over the K locations; subtracting their mean reward leaves the expectation unchanged.
         advantages = (rewards - mean_reward[..., None]).detach()
         marginal = (log_probs.exp() * advantages).sum(-1).masked_fill(is_expectation, 0.0)
-        later = samples.sum_affected(read) - read
+        later = samples.sum_affected(pathwise) - pathwise
         return Estimate(
-            pathwise=read,
+            pathwise=pathwise,
             returns=later + is_outside * samples.rewards,
             baseline=leave_one_out_mean(later) + is_outside * mean_reward.detach(),
             marginal=marginal,

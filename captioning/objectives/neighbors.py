@@ -14,10 +14,10 @@ _CHUNK_SIZE = 250  # images whose similarities to all others are in memory at th
 
 
 @dataclass(frozen=True)
-class NeighborReward:
-    """Adds the rewards under the references of the nearest training images. Requires the feature cache.
+class NeighborRewardConfig:
+    """Settings of the neighbor reward: the references of the nearest training images contribute to the reward.
 
-    This regularizes against memorized captions: a caption that fits only one training image receives less reward.
+    This regularizes against memorized captions. Requires the feature cache.
 
     Args:
         k: number of nearest training images (cosine similarity of centered mean features).
@@ -31,7 +31,7 @@ class NeighborReward:
         check_minimum("neighbors.k", self.k, 1)
         if not 0 < self.weight <= 1:
             raise CaptioningError(
-                f"neighbors.weight is {self.weight}: must be greater than 0 and at most 1; omit neighbors to disable it"
+                f"neighbors.weight must be in (0, 1], got {self.weight}; omit neighbors to disable it"
             )
 
 
@@ -47,7 +47,7 @@ def nearest_neighbors(mean_features: Tensor, k: int) -> list[list[int]]:
     """
     num_images = len(mean_features)
     if k >= num_images:
-        raise CaptioningError(f"neighbors.k is {k}: must be less than the number of training images, {num_images}")
+        raise CaptioningError(f"neighbors.k must be < {num_images}, the number of training images, got {k}")
     directions = F.normalize(mean_features - mean_features.mean(dim=0), dim=1)
     neighbors: list[list[int]] = []
     for start in range(0, num_images, _CHUNK_SIZE):

@@ -9,7 +9,7 @@ from captioning.datasets.record import Record
 from captioning.evaluation.metrics import CiderD
 from captioning.generation import Hypothesis
 from captioning.objectives.base import TrainData
-from captioning.objectives.neighbors import NeighborReward, nearest_neighbors_within
+from captioning.objectives.neighbors import NeighborRewardConfig, nearest_neighbors_within
 from captioning.preprocessing.tokenizer import tokenize
 from captioning.preprocessing.vocabulary import Vocabulary
 
@@ -62,7 +62,7 @@ class CiderDReward:
         return (1 - self.neighbor_weight) * own_reward + self.neighbor_weight * mean
 
 
-def build_reward(data: TrainData, vocabulary: Vocabulary, neighbors: NeighborReward | None) -> CiderDReward:
+def build_reward(data: TrainData, vocabulary: Vocabulary, neighbors: NeighborRewardConfig | None) -> CiderDReward:
     """The reward of a run on this training data."""
     if neighbors is None:
         return CiderDReward(data.records, vocabulary)

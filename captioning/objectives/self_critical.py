@@ -15,7 +15,7 @@ from captioning.models.decoder import Decoder
 from captioning.objectives.base import CaptionModel, LossOutput, Objective, StepContext, TrainData, caption_nll
 from captioning.objectives.estimators import leave_one_out_mean
 from captioning.objectives.location_samples import attend_sequence
-from captioning.objectives.neighbors import NeighborReward
+from captioning.objectives.neighbors import NeighborRewardConfig
 from captioning.objectives.rewards import CiderDReward, build_reward, compute_rewards
 from captioning.objectives.rollout import Rollout, SampledRollout
 from captioning.objectives.token_cross_entropy import token_cross_entropy
@@ -141,7 +141,7 @@ class SelfCritical(Objective):
     """
 
     def __init__(
-        self, rollout: Rollout, neighbors: NeighborReward | None = None, sample_locations: bool = False
+        self, rollout: Rollout, neighbors: NeighborRewardConfig | None = None, sample_locations: bool = False
     ) -> None:
         super().__init__()
         if sample_locations and not isinstance(rollout, SampledRollout):

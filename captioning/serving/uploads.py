@@ -36,7 +36,7 @@ class UploadLimits:
     def __post_init__(self) -> None:
         for name in ("max_request_mb", "max_image_megapixels"):
             if not 0 < getattr(self, name) <= 10_000:
-                raise CaptioningError(f"{name} must be greater than 0 and at most 10000, got {getattr(self, name):g}")
+                raise CaptioningError(f"{name} must be in (0, 10000], got {getattr(self, name):g}")
 
     @property
     def max_bytes(self) -> int:

@@ -33,7 +33,10 @@ class SeedEveryBatch(Callback):
 
 
 class CheckMonitors(Callback):
-    """Reports a monitored metric that does not exist after the first validation batches, not after the first epoch."""
+    """Raises an error if a callback monitors a metric that validation does not log.
+
+    The check runs after Lightning's sanity-check batches, before the first epoch.
+    """
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.sanity_checking:
@@ -54,7 +57,7 @@ class EMAWeights(WeightAveraging):
     fingerprint of the feature cache.
 
     Args:
-        decay: decay of the average per step; the first updates are a plain mean of all steps.
+        decay: decay of the average per step; the first updates compute an unweighted mean.
         update_every_n_steps: number of steps between updates.
     """
 

@@ -37,8 +37,8 @@ class CaptioningCLI(LightningCLI):
         parser.link_arguments("model.init_from", "data.init_from")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        command, arguments = args[0], args if _is_lightning_command(args[0]) else args[1:]
-        subparser = self._subcommand_parsers[command] if _is_lightning_command(command) else parser
+        command, arguments = args[0], args if _is_trainer_command(args[0]) else args[1:]
+        subparser = self._subcommand_parsers[command] if _is_trainer_command(command) else parser
         try:
             config = self._command_config(parser.parse_args(arguments))
             path, source = config.get("ckpt_path"), config.model.init_from
@@ -57,7 +57,7 @@ class CaptioningCLI(LightningCLI):
         config = self._command_config(self.config)
         if config.get("ckpt_path") is not None:
             check_against_checkpoint(config, settings)
-            # The vocabulary is the checkpoint's. model.init_from stays, since objectives may need the initial model.
+            # The vocabulary is the checkpoint's. model.init_from stays, since Distillation checks that it is set.
             config.data.init_from = config.ckpt_path
             if command == "fit":
                 continue_in_run_directory(config)
@@ -122,7 +122,7 @@ class CaptioningCLI(LightningCLI):
         print(f"captions: {_relative_path(writer.path)}")
 
 
-def _is_lightning_command(command: str) -> bool:
+def _is_trainer_command(command: str) -> bool:
     return command != "cache-features"
 
 
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str]) -> None:
     """Run ``cache-features`` or one of Lightning's four subcommands."""
     _filter_warnings(arguments[0])
     torch.set_flush_denormal(True)  # denormal gradients make the first epochs three times as slow
-    run = _is_lightning_command(arguments[0])
+    run = _is_trainer_command(arguments[0])
     try:
         cli = _make_cli(arguments, run)
         if not run:

@@ -9,7 +9,7 @@ from captioning.utils.errors import CaptioningError
 
 _NOT_CONFIGURED = ("vocabulary_size", "feature_size", "num_locations")  # follow from the vocabulary and the encoder
 _ADJUSTABLE = ("generation", "attention_mode")  # the weights do not depend on them
-_TRAINING_COMMANDS = ("fit", "cache-features")
+_COMMANDS_WITHOUT_CHECKPOINT = ("fit", "cache-features")
 
 
 def inherited_settings(command: str, config: Any) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def inherited_settings(command: str, config: Any) -> dict[str, Any]:
         settings = {name: parameters[name] for name in names if parameters.get(name) is not None}
         return settings | _adjustable_settings(checkpoint["model_header"])
     if source is None:
-        if command not in _TRAINING_COMMANDS:
+        if command not in _COMMANDS_WITHOUT_CHECKPOINT:
             raise CaptioningError(f"'captioning {command}' requires a trained model: add --ckpt_path FILE.ckpt")
         return {}
     header = read_model(source).header
@@ -51,13 +51,13 @@ def check_against_checkpoint(config: Any, settings: Mapping[str, Any]) -> None:
     given = config.model.as_dict()
     different = []
     for name, value in flatten(settings):
-        own: Any = given
+        given_value: Any = given
         if name.partition(".")[0] in _ADJUSTABLE:
             continue
         for part in name.split("."):
-            own = own[part]
-        if own != value:
-            different.append(f"model.{name} is {_short(own)}, but {_short(value)} in the checkpoint")
+            given_value = given_value[part]
+        if given_value != value:
+            different.append(f"model.{name} is {_short(given_value)}, but {_short(value)} in the checkpoint")
     if different:
         raise CaptioningError(
             f"{'; '.join(different)} {config.ckpt_path}; omit {'them' if len(different) > 1 else 'the setting'}, or "

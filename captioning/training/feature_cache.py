@@ -87,7 +87,8 @@ def fingerprint(extractor: FeatureExtractor) -> str:
     digest = hashlib.sha256()
     for name, tensor in extractor.state_dict().items():
         digest.update(name.partition(".")[2].encode())  # without the name of the attribute that holds the CNN
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        positive_zeros = tensor.detach().cpu() + 0  # an average of equal weights changes -0.0 to 0.0
+        digest.update(positive_zeros.contiguous().numpy().tobytes())
     digest.update(json.dumps(_description(extractor), sort_keys=True).encode())
     return digest.hexdigest()[:16]
 

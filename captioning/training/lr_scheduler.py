@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiplicativeLR, Re
 
 
 class WarmupCosineLR(LambdaLR):
-    """Linear warm-up followed by cosine decay over the whole run, stepped each batch.
+    """Linear warm-up followed by cosine decay over the whole run, stepped after each optimizer step.
 
     Args:
         optimizer: its learning rate is the peak.
@@ -42,7 +42,7 @@ class WarmupCosineLR(LambdaLR):
 
 
 def lr_scheduler_config(scheduler: LRScheduler | ReduceLROnPlateau) -> dict[str, Any]:
-    """The configuration that Lightning expects: WarmupCosineLR is stepped each batch, other schedulers each epoch."""
+    """The configuration that Lightning expects. WarmupCosineLR is stepped every optimizer step, others every epoch."""
     interval = "step" if isinstance(scheduler, WarmupCosineLR) else "epoch"
     return {"scheduler": scheduler, "interval": interval, "monitor": "val/nll"}
 

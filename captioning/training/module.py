@@ -38,8 +38,8 @@ class CaptioningModule(pl.LightningModule):
         generation: settings of caption generation in validation, and defaults of the model file.
         attention_mode: how a hard model attends in validation and inference; None for argmax.
         init_from: bundled model, .safetensors file or .ckpt file whose weights the training starts from.
-        optimizer: any optimizer of torch.
-        lr_scheduler: any scheduler of torch, stepped each epoch, or WarmupCosineLR, stepped each batch.
+        optimizer: any torch optimizer.
+        lr_scheduler: a torch scheduler, stepped every epoch, or WarmupCosineLR, stepped every optimizer step.
     """
 
     def __init__(

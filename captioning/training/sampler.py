@@ -135,8 +135,10 @@ class LengthGroupedBatchSampler(Sampler[list[SampleKey]]):
 
     def _group_by_length(self, keys: list[SampleKey]) -> list[SampleKey]:
         def lengths(key: SampleKey) -> tuple[int, ...]:
-            own = self.lengths[key.image_index]
-            return own if key.captions is None else tuple(own[caption] for caption in key.captions)
+            caption_lengths = self.lengths[key.image_index]
+            if key.captions is None:
+                return caption_lengths
+            return tuple(caption_lengths[caption] for caption in key.captions)
 
         size = self.bucket_batches * self.batch_size
         return [key for start in range(0, len(keys), size) for key in sorted(keys[start : start + size], key=lengths)]

@@ -13,6 +13,7 @@ from captioning.datasets.batch import Batch
 from captioning.datasets.record import Record
 from captioning.evaluation import scoring
 from captioning.evaluation.synthetic_metrics import caption_accuracy, pointing_game
+from captioning.evaluation.tables import align_columns
 from captioning.generation import generate
 from captioning.objectives.base import CaptionModel, StepContext
 from captioning.preprocessing.tokenizer import tokenize
@@ -84,7 +85,10 @@ def compute_metrics(predictions: Sequence[Prediction], trainer: pl.Trainer) -> d
     for prediction in predictions:
         by_dataset.setdefault(prediction.record.dataset, []).append(prediction)
     train_captions = [] if trainer.state.fn == "fit" else _train_captions(trainer)
-    metrics = {name: _dataset_metrics(own, trainer, train_captions) for name, own in sorted(by_dataset.items())}
+    metrics = {
+        name: _dataset_metrics(dataset_predictions, trainer, train_captions)
+        for name, dataset_predictions in sorted(by_dataset.items())
+    }
     first, *others = metrics.values()
     if not others:
         return first
@@ -124,10 +128,7 @@ def format_metrics(values: Mapping[str, float], stage: str) -> str:
     rows = [["", *(column or "mean" for column in columns)]] if len(columns) > 1 else []
     for metric, row in sorted(table.items()):
         rows.append([metric, *(f"{row[column]:.4f}" if column in row else "" for column in columns)])
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return align_columns(rows)
 
 
 def _train_captions(trainer: Any) -> list[list[str]]:  # mypy does not know trainer.datamodule

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from captioning import Captioner
-from captioning.cli.main import _COMMANDS, _LIGHTNING_COMMANDS, main
+from captioning.cli.main import _COMMANDS, _TRAINING_COMMANDS, main
 from captioning.cli.parser import with_flag_names
 from captioning.generation import GenerationConfig
 from captioning.preprocessing.tokenizer import tokenize
@@ -283,7 +283,7 @@ def test_help_is_fast_and_lists_every_command() -> None:
             [sys.executable, "-m", "captioning", "--help"], capture_output=True, text=True, check=True
         )
         durations.append(time.perf_counter() - start)
-    for command in (*_COMMANDS, *_LIGHTNING_COMMANDS):
+    for command in (*_COMMANDS, *_TRAINING_COMMANDS):
         assert command in result.stdout
     assert min(durations) < 1
 

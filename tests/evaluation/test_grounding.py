@@ -106,8 +106,8 @@ def test_report() -> None:
     assert report.metrics["all"]["mass/uniform"].mean == pytest.approx((1 / 16 + 1 / 4) / 2)
     assert report.metrics["all"]["mass_over_uniform"].mean == pytest.approx(1 / (1 / 16 + 1 / 4))
     assert report.metrics["all"]["pointing_minus_center"].mean == 0
-    assert report.named_present.mean == pytest.approx(2 / 3)
-    assert report.present_named.mean == pytest.approx(2 / 4)
+    assert report.object_precision.mean == pytest.approx(2 / 3)
+    assert report.object_recall.mean == pytest.approx(2 / 4)
     assert report.categories["dog"] == pytest.approx(
         {
             "num_images": 2,
@@ -163,7 +163,7 @@ def test_synthetic_scenes(drawn: Path, tmp_path: Path) -> None:
     assert report.metrics["all"]["pointing/map"].mean == 1
     assert report.metrics["all"]["mass/map"].mean > 0.95
     assert report.metrics["all"]["mass/other_word"].mean == pytest.approx(report.metrics["all"]["mass/uniform"].mean)
-    assert report.named_present.mean == 1
+    assert report.object_precision.mean == 1
     assert all(row["precision"] == 1 for row in report.categories.values())
     assert grounding_report.plot_examples(tmp_path / "figures" / "a.png", results)
     assert (tmp_path / "figures" / "a.png").stat().st_size > 10_000

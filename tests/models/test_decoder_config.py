@@ -20,14 +20,14 @@ def test_unknown_choices_are_rejected(name: str) -> None:
 @pytest.mark.parametrize("name", ["projection_size", "embedding_size", "hidden_size", "attention_size"])
 @pytest.mark.parametrize("size", [0, -7])
 def test_sizes_must_be_positive(name: str, size: int) -> None:
-    with pytest.raises(CaptioningError, match=f"^{name} is {size}, but a size must be at least 1$"):
+    with pytest.raises(CaptioningError, match=f"^{name} must be >= 1, got {size}$"):
         DecoderConfig(**{name: size})
 
 
 @pytest.mark.parametrize("name", ["dropout", "word_dropout", "location_dropout"])
 def test_dropout_probabilities_lie_in_the_half_open_unit_interval(name: str) -> None:
     for prob in (-0.1, 1.0, float("nan")):
-        with pytest.raises(CaptioningError, match=re.escape(f"{name} is {prob}, but must be at least 0 and less than")):
+        with pytest.raises(CaptioningError, match=re.escape(f"{name} must be in [0, 1), got {prob}")):
             DecoderConfig(**{name: prob})
     DecoderConfig(**{name: 0.0})
     DecoderConfig(**{name: 0.99})
@@ -36,7 +36,7 @@ def test_dropout_probabilities_lie_in_the_half_open_unit_interval(name: str) -> 
 @pytest.mark.parametrize("attention", ["soft", "hard"])
 @pytest.mark.parametrize("temperature", [0.0, -3.0, float("nan")])
 def test_attention_temperature_must_be_positive(attention: Any, temperature: float) -> None:
-    with pytest.raises(CaptioningError, match=f"attention_temperature is {temperature}, but must be greater than 0"):
+    with pytest.raises(CaptioningError, match=f"attention_temperature must be > 0, got {temperature}"):
         DecoderConfig(attention=attention, attention_temperature=temperature)
 
 

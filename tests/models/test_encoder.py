@@ -259,8 +259,8 @@ def test_config_has_the_arguments_of_the_encoder() -> None:
     [
         ({"backbone": "vgg20"}, r"unknown backbone 'vgg20' \(nearest match: 'vgg19'\); choose one of tiny, vgg19"),
         ({"resize_mode": "squash"}, "unknown resize_mode 'squash'; choose one of stretch, crop, pad"),
-        ({"image_size": 0}, "image_size 0 is not positive; set it to null"),
-        ({"output_stride": -8}, "output_stride -8 is not positive"),
+        ({"image_size": 0}, "image_size must be >= 1, got 0; set it to null"),
+        ({"output_stride": -8}, "output_stride must be >= 1, got -8"),
     ],
 )
 def test_invalid_config(settings: dict[str, Any], message: str) -> None:

@@ -42,6 +42,26 @@ def test_strided_and_one_dimensional_inputs() -> None:
     torch.testing.assert_close(linear(x[0, 0], weight, bias), F.linear(x[0, 0], weight, bias))
 
 
+def test_products_read_contiguous_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For rows that are a part of longer rows, oneDNN uses a reference implementation, a hundred times as slow."""
+    operands: list[Tensor] = []
+    product = module._product
+
+    def record(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        operands.extend((x, weight))
+        return product(x, weight, bias)
+
+    monkeypatch.setattr(module, "_product", record)
+    wide = torch.randn(6, 20, requires_grad=True)
+    weight = torch.randn(5, 7, requires_grad=True)
+    gradient = torch.randn(6, 9)[:, 2:7]
+    linear(wide[:, 3:10], weight).backward(gradient)
+    assert len(operands) == 6
+    assert all(operand.is_contiguous() or operand.T.is_contiguous() for operand in operands)
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, gradient.T @ wide[:, 3:10].detach())
+
+
 def test_gradients_only_where_required() -> None:
     x, weight, bias = make_inputs(3, 5)
     linear(x.detach(), weight.detach(), bias).sum().backward()

@@ -262,12 +262,12 @@ def test_score_function_weight_multiplies_the_whole_term(estimator_class: type[G
 
 def test_invalid_settings() -> None:
     for make, message in (
-        (lambda: LeaveOneOut(1), r"LeaveOneOut.num_samples is 1: must be at least 2"),
-        (lambda: Reinforce(decay=1.0), r"Reinforce.decay is 1.0: must be at least 0 and less than 1"),
-        (lambda: LearnedBaseline(warmup_steps=-1), r"LearnedBaseline.warmup_steps is -1: must be at least 0"),
+        (lambda: LeaveOneOut(1), r"LeaveOneOut.num_samples must be >= 2, got 1"),
+        (lambda: Reinforce(decay=1.0), r"Reinforce.decay must be in \[0, 1\), got 1.0"),
+        (lambda: LearnedBaseline(warmup_steps=-1), r"LearnedBaseline.warmup_steps must be >= 0, got -1"),
         (lambda: TopKMarginalized(k=0), r"TopKMarginalized.k is 0"),
         (lambda: VariationalBound(Reinforce(), expectation_unit="x"), "unknown expectation_unit 'x'; choose image"),
-        (lambda: VariationalBound(Reinforce(), expectation_prob=1.5), r"expectation_prob is 1.5: must be between"),
+        (lambda: VariationalBound(Reinforce(), expectation_prob=1.5), r"expectation_prob must be in \[0, 1\], got 1.5"),
     ):
         with pytest.raises(CaptioningError, match=message):
             make()

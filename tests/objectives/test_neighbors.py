@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from captioning.objectives import NeighborReward, neighbors
+from captioning.objectives import NeighborRewardConfig, neighbors
 from captioning.objectives.neighbors import nearest_neighbors, nearest_neighbors_within
 from captioning.objectives.rewards import CiderDReward
 from captioning.utils.errors import CaptioningError
@@ -46,11 +46,11 @@ def test_document_frequencies_are_those_of_the_dataset() -> None:
 
 
 def test_invalid_settings() -> None:
-    with pytest.raises(CaptioningError, match=r"neighbors.k is 0: must be at least 1"):
-        NeighborReward(k=0)
+    with pytest.raises(CaptioningError, match=r"neighbors.k must be >= 1, got 0"):
+        NeighborRewardConfig(k=0)
     for weight in (0.0, 1.5):
-        with pytest.raises(CaptioningError, match=r"neighbors.weight is .*: must be greater than 0 and at most 1"):
-            NeighborReward(weight=weight)
+        with pytest.raises(CaptioningError, match=r"neighbors.weight must be in \(0, 1\], got "):
+            NeighborRewardConfig(weight=weight)
 
 
 def test_neighbors_are_images_of_the_same_data_set() -> None:

@@ -216,9 +216,9 @@ def test_beam_rollouts_are_the_captions_of_beam_search() -> None:
 
 
 def test_invalid_settings() -> None:
-    with pytest.raises(CaptioningError, match=r"SampledRollout.num_rollouts is 1: must be at least 2"):
+    with pytest.raises(CaptioningError, match=r"SampledRollout.num_rollouts must be >= 2, got 1"):
         SampledRollout(1)
-    with pytest.raises(CaptioningError, match=r"SampledRollout.temperature is 0: must be greater than 0"):
+    with pytest.raises(CaptioningError, match=r"SampledRollout.temperature must be > 0, got 0"):
         SampledRollout(temperature=0)
     with pytest.raises(CaptioningError, match="sample_locations requires captions that are sampled: set rollout"):
         SelfCritical(BeamRollout(), sample_locations=True)

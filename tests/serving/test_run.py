@@ -104,7 +104,7 @@ def test_command_serves_until_interrupted(
     [
         (("--port", "99999"), "choose another --host or --port"),
         (("--host", "no.such.host.invalid"), "cannot listen on no.such.host.invalid"),
-        (("--port", "0", "--max-request-mb", "0"), "--max-request-mb must be greater than 0 and at most 10000, got 0"),
+        (("--port", "0", "--max-request-mb", "0"), "--max-request-mb must be in (0, 10000], got 0"),
         (("--port", "0", "--model", "none.safetensors"), "none.safetensors: model file not found"),
     ],
 )

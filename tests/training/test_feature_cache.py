@@ -173,6 +173,17 @@ def test_large_images_are_decoded_with_enough_pixels(
     torch.testing.assert_close(load(crops, large), load(alone, large), atol=2e-3, rtol=2e-3)
 
 
+def test_the_fingerprint_ignores_the_sign_of_zero(tmp_path: Path, encoder: Encoder) -> None:
+    """EMAWeights changes -0.0 to 0.0; a resumed run must find the cache of the run that it continues."""
+    weights = next(encoder.parameters())
+    paths = set()
+    for zero in (0.0, -0.0):
+        with torch.no_grad():
+            weights[0, 0, 0, 0] = zero
+        paths.add(cache_path(tmp_path, encoder))
+    assert len(paths) == 1
+
+
 def test_the_fingerprint_depends_on_weights_and_settings(tmp_path: Path, encoder: Encoder) -> None:
     paths = {cache_path(tmp_path, encoder)}
     assert cache_path(tmp_path, Encoder("tiny", frozen=True)) not in paths, "other random weights"
