@@ -1,4 +1,4 @@
-"""Fine-tuning of a bundled model on a few images of another dataset: what it gains there, and what it forgets.
+"""Fine-tuning of a pretrained model on a few images of another dataset: what it gains there, and what it forgets.
 
     python -m benchmarks.finetune --new coco --old flickr8k --num-images 200
 

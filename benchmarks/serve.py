@@ -36,7 +36,7 @@ def main() -> None:
     )
     parser.add_argument("--clients", type=int, default=16, help="number of concurrent clients (default 16)")
     parser.add_argument("--repeats", type=int, default=3, help="number of measurements (default 3)")
-    parser.add_argument("--model", default=DEFAULT_MODEL, help="bundled model or model file (default %(default)s)")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="pretrained model or model file (default %(default)s)")
     parser.add_argument("--live", action="store_true", help="measure live captions instead")
     options = parser.parse_args()
     if options.live:

@@ -94,8 +94,8 @@ class Captioner(CaptioningPipeline):
         """Load a model file. Loading does not execute code from the file.
 
         Args:
-            model: name of a bundled model (:func:`captioning.list_pretrained`), or path of a ``.safetensors`` file or
-                training checkpoint. Several models with the same vocabulary form an ensemble, which averages their
+            model: name of a pretrained model (:func:`captioning.list_pretrained`), or path of a ``.safetensors`` file
+                or training checkpoint. Several models with the same vocabulary form an ensemble, which averages their
                 next-word probabilities and attention maps.
             device: by default ``cuda`` if available, otherwise ``cpu``.
             **options: options that override those in the file: ``attention_mode``, ``num_return_sequences``, ``seed``

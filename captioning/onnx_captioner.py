@@ -78,7 +78,7 @@ def load_captioner(
     PyTorch runs ensembles, GPUs and everything that is sampled.
 
     Args:
-        sources: names of bundled models, or paths of model files.
+        sources: names of pretrained models, or paths of model files.
         attention_mode: of hard attention; None selects the default of the model.
         seed: seed of sampling.
         num_return_sequences: number of captions per image.

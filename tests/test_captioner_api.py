@@ -145,7 +145,7 @@ def test_devices(captioner: Captioner, photo: Path, tmp_path: Path) -> None:
             captioner.to(device)
 
 
-def test_bundled_models_are_listed() -> None:
+def test_pretrained_models_are_listed() -> None:
     names = captioning.list_pretrained()
     assert names[0] == Captioner.from_pretrained.__func__.__defaults__[0]
     assert all(isinstance(name, str) for name in names)

@@ -35,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     path = check_model_exists(options.model)
     if path.suffix == ".ckpt":
-        raise CaptioningError(
-            f"{path}: a checkpoint cannot be calibrated; use the .safetensors file beside it"
-        )
+        raise CaptioningError(f"{path}: a checkpoint cannot be calibrated; use the .safetensors file beside it")
 
     from captioning import datasets
     from captioning.captioner import Captioner

@@ -50,7 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch (default 32)")
     parser.add_argument(
-        "--seed", type=int, default=0, help="random seed of sampling, for the same images and batch size (default 0)"
+        "--seed",
+        type=int,
+        default=0,
+        help="random seed of sampling; the result also depends on the images and the batch size (default 0)",
     )
     parser.add_argument(
         "--num-return-sequences", type=int, default=1, metavar="N", help="captions per image (default 1)"
@@ -151,7 +154,7 @@ def _check_options(options: argparse.Namespace) -> dict[str, Any]:
             raise CaptioningError(
                 f"no images: --model takes all values after it; put {options.model[-1]} before --model"
             )
-        raise CaptioningError("no images; give files or directories")
+        raise CaptioningError("no images given; expected image files, directories, globs, URLs or -")
     if options.write and any(image == "-" or is_url(image) for image in options.images):
         raise CaptioningError("--write xmp requires image files; URLs and standard input have no sidecar")
     if options.batch_size < 1:

@@ -15,11 +15,11 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=f"a pretrained model ({', '.join(PRETRAINED)}) or a model file")
-    parser.add_argument("output_dir", type=Path, metavar="FOLDER", help="directory to write, e.g. exported")
+    parser.add_argument("output_dir", type=Path, metavar="DIR", help="output directory, created if it does not exist")
     parser.add_argument(
         "--attention-mode",
         choices=("expectation", "argmax"),
-        help="of hard attention (default: that of the model)",
+        help="attention mode of a hard-attention model (default: that of the model)",
     )
     add_generation_flags(parser)
 

@@ -12,7 +12,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="PATH", help="its directory, or a CSV, TSV or JSONL caption file"
+        "paths", nargs="+", type=Path, metavar="PATH", help="dataset directory, or a CSV, TSV or JSONL caption file"
     )
 
 

@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
         raise CaptioningError(f"{message}; '{self.prog} --help' lists the options")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments. An unknown option is reported by the parser of its command, which knows similar ones."""
+        """Parse arguments. The parser of the command reports an unknown option with the most similar one."""
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             flag = unknown[0].partition("=")[0]

@@ -36,9 +36,7 @@ def load_split(root: Path, split: str, num_images: int | None = None) -> list[Re
         raise CaptioningError(f"--num-images must be >= 1, got {num_images}")
     records = [record for record in load_records(resolve_root(root)) if record.split == split]
     if not records:
-        raise CaptioningError(
-            f"{root}: no images in split '{split}'; 'captioning inspect-data' lists the splits"
-        )
+        raise CaptioningError(f"{root}: no images in split '{split}'; 'captioning inspect-data' lists the splits")
     return records[:num_images]
 
 

@@ -1,4 +1,4 @@
-"""Boxes of objects: grouped by category, seen through the view of an image, and projected on the grid of locations."""
+"""Bounding boxes: grouping by category, cropping to a view of the image, and coverage of the grid of locations."""
 
 import dataclasses
 import functools

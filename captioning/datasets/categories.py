@@ -1,8 +1,8 @@
 """Words of captions that name object categories: the 80 categories of COCO, which include the 20 of PASCAL VOC.
 
-A category is named by the last word of a phrase, with the word before it where that decides: "hot dog" is not a dog,
-and "light" names a traffic light only after "traffic" or "stop". A word outside the table names itself, in the
-singular: that covers the objects of synthetic scenes and the phrases of Flickr30k Entities.
+The last word of a phrase determines the category. The preceding word resolves ambiguities: "hot dog" does not map to
+dog, and "light" maps to traffic light only after "traffic" or "stop". A word outside the table is its own category, in
+the singular. This covers the objects of synthetic scenes and the phrases of Flickr30k Entities.
 """
 
 import functools
@@ -117,7 +117,7 @@ def named_categories(words: Sequence[str]) -> list[str]:
 
 
 def word_category(word: str, previous: str = "") -> str:
-    """Return the category that a word names after the word ``previous``; a word outside the table names itself."""
+    """Return the category of a word after the word ``previous``. A word outside the table is its own category."""
     table = phrase_table()
     return table.get((previous, word), table.get(("", word), _singular(word)))
 

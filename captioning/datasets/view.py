@@ -37,7 +37,7 @@ class View(NamedTuple):
 
 
 class ViewKey(NamedTuple):
-    """Name of a view of any image. Its text is ``0``, ``flip``, ``crop<i>`` or ``crop<i>-flip``.
+    """Identifier of a view, independent of the image: its ``str`` is ``0``, ``flip``, ``crop<i>`` or ``crop<i>-flip``.
 
     Args:
         crop: number of the random crop; None for the whole image.
@@ -73,7 +73,7 @@ def train_view_keys(hflip: bool, num_crops: int, reencode: bool = False) -> list
 def random_crop_box(content_hash: str, number: int) -> Box:
     """Return a random region with 60 to 100 % of the width and of the height of an image.
 
-    It depends on the arguments only, so that cached features of a crop are valid in any list of images.
+    It depends only on the arguments, so that cached features of a crop can be reused in any dataset.
     """
     draws = _random_numbers(f"{content_hash} {number}")
     width, height = (MIN_CROP_SCALE + (1 - MIN_CROP_SCALE) * draw for draw in draws[:2])
@@ -82,9 +82,9 @@ def random_crop_box(content_hash: str, number: int) -> Box:
 
 
 def reencode(image: Image.Image, content_hash: str, key: ViewKey) -> Image.Image:
-    """Return an image as it looks after another program saved it: resized, compressed, both or neither.
+    """Simulate an image that another program has saved: resize it, compress it as JPEG, both, or neither.
 
-    Each of the two has the probability 1/2. The result depends on the arguments only, as for :func:`random_crop_box`.
+    Each operation has probability 1/2. The result depends only on the arguments, as for :func:`random_crop_box`.
     """
     resize_draw, scale_draw, jpeg_draw, quality_draw = _random_numbers(f"{content_hash} {key}")
     if resize_draw < 0.5:

@@ -1,4 +1,4 @@
-"""Types of keyword arguments, so that type checkers and editors know the options of a captioner."""
+"""Types of keyword arguments of a captioner, for type checkers and editors."""
 
 from typing import TypedDict
 

@@ -39,7 +39,10 @@ def additive_score(keys: Tensor, queries: Tensor, weight: Tensor) -> Tensor:
 
 
 def _supports_blocks(*tensors: Tensor) -> bool:
-    """A GPU has no use for small blocks, and tracing or compiling would unroll the loops."""
+    """Whether the blocked implementation applies: eager mode, CPU, float32 or float64, and enough elements.
+
+    Tracing or compiling would unroll the loops.
+    """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
     if tensors[0][0].numel() < _MIN_ELEMENTS:

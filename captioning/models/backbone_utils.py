@@ -73,7 +73,7 @@ def fuse_conv_bn_(module: nn.Module) -> None:
 
 
 def fix_padding_(module: nn.Module, inputs: Tensor) -> None:
-    """Replace convolutions of timm, whose padding depends on the size of the input, by fixed padding for these inputs.
+    """Replace timm convolutions whose padding depends on the input size by convolutions with fixed padding.
 
     ONNX Runtime fuses fixed padding into the convolution.
     """

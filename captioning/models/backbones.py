@@ -165,8 +165,8 @@ def check_backbone_name(name: str) -> None:
     matches = difflib.get_close_matches(name, BACKBONES, n=1)
     nearest = f" (nearest match: '{matches[0]}')" if matches else ""
     raise CaptioningError(
-        f"unknown backbone '{name}'{nearest}; choose one of {', '.join(BACKBONES)}, or '{TIMM_PREFIX}NAME' for a model "
-        "of timm"
+        f"unknown backbone '{name}'{nearest}; choose one of {', '.join(BACKBONES)}, or '{TIMM_PREFIX}NAME' for a timm "
+        "model"
     )
 
 

@@ -43,7 +43,7 @@ class ModelFile(NamedTuple):
 
 
 def read_model(source: str | Path, device: str | torch.device = "cpu") -> ModelFile:
-    """Read the name of a bundled model, a ``.safetensors`` file, or a ``.ckpt`` file.
+    """Read the name of a pretrained model, a ``.safetensors`` file, or a ``.ckpt`` file.
 
     Raises:
         CaptioningError: the file is missing, corrupt, no model file, or of a newer format.
@@ -135,7 +135,7 @@ def compact(model: ModelFile) -> ModelFile:
     """Return the model in half precision, without those encoder tensors that equal the pretrained weights.
 
     These weights are then required to load the result. A backbone whose pretrained weights are not in an installed
-    package, such as one of timm, keeps all its tensors.
+    package, such as a timm backbone, keeps all its tensors.
     """
     config, pretrained = dict(model.header["encoder"]), {}
     if has_installed_weights(config["backbone"]):

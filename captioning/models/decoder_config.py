@@ -19,27 +19,27 @@ class DecoderConfig:
     """Settings of the decoder.
 
     Args:
-        projection_size: Output size of a linear layer with ReLU and dropout that is applied to the encoder features.
-            None uses the features as they are.
-        embedding_size: Size E of the word embeddings.
-        hidden_size: Size H of the LSTM state.
-        attention_size: Size A of the space in which the scores additive and scaled_dot compare features with the
-            hidden state. None selects 256. The other scores do not use it.
+        projection_size: output size of a linear layer with ReLU and dropout that is applied to the encoder features.
+            null uses the features as they are.
+        embedding_size: size E of the word embeddings.
+        hidden_size: size H of the LSTM state.
+        attention_size: size A of the space in which the scores additive and scaled_dot compare features with the
+            hidden state. null for 256. The other scores do not use it.
         attention: "soft" attends to the weighted mean of all locations, "hard" to one location per token.
-        attention_temperature: Softmax temperature of hard attention, α = softmax(score / temperature).
-        attention_activation: Function from scores to the weights of soft attention: "softmax", or "sparsemax" (sparser)
+        attention_temperature: softmax temperature of hard attention, α = softmax(score / temperature).
+        attention_activation: function from scores to the weights of soft attention: "softmax", or "sparsemax" (sparser)
             or "entmax15" (less sparse), which set the weights of low scores to exactly zero.
-        attention_score: Score function between the features of a location and the hidden state.
+        attention_score: score function between the features of a location and the hidden state.
         architecture: "show_attend_tell" attends with the previous hidden state, then updates the LSTM (Xu et al. 2015).
             "luong" updates the LSTM with the mean feature, then attends with the new hidden state (Luong et al. 2015).
-        context_gate: Gate β on the context vector: "none", one "scalar" (Xu et al. 2015, section 4.2.1), or a "vector"
+        context_gate: gate β on the context vector: "none", one "scalar" (Xu et al. 2015, section 4.2.1), or a "vector"
             with one value per channel.
-        feature_mixer: Module that mixes features across locations before attention.
-        tie_word_embeddings: Share the weights of the output layer with the word embeddings.
-        dropout: Dropout probability on projected features, on the hidden state and before the output layer.
-        spatial_dropout: Drop the same channels at all locations of an image in the projected features.
-        word_dropout: Probability of replacing an input token with <unk> during training.
-        location_dropout: Fraction of the locations of each image that is dropped during training.
+        feature_mixer: module that mixes features across locations before attention.
+        tie_word_embeddings: share the weights of the output layer with the word embeddings.
+        dropout: dropout probability on projected features, on the hidden state and before the output layer.
+        spatial_dropout: drop the same channels at all locations of an image in the projected features.
+        word_dropout: probability of replacing an input token with <unk> during training.
+        location_dropout: fraction of the locations of each image that is dropped during training.
     """
 
     projection_size: int | None = None

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class Memory(NamedTuple):
-    """What the decoder computes once per image. All captions of an image share it."""
+    """Tensors that the decoder computes once per image, shared by all captions of the image."""
 
     features: Tensor  # (B, L, D), after projection and feature mixing
     keys: Tensor  # (B, L, A)
-    gates: Tensor  # (B, 1, 4H), what the mean feature adds to the LSTM gates at each step; zero (B, 1, 1) if unused
+    gates: Tensor  # (B, 1, 4H), contribution of the mean feature to the LSTM gates; zeros (B, 1, 1) if unused
 
 
 class DecoderState(NamedTuple):

@@ -31,7 +31,7 @@ class EncoderConfig:
     """Settings of the encoder.
 
     Args:
-        backbone: name in the registry ``captioning.models.backbones.BACKBONES``, or ``timm/NAME`` for a model of timm.
+        backbone: name in the registry ``captioning.models.backbones.BACKBONES``, or ``timm/NAME``.
         weights: ``random``, ``pretrained`` (installed package or download), or the path of a ``.safetensors`` or
             ``.pth`` file with the state dict of the whole backbone.
         image_size: side length of the input in pixels, a multiple of the stride; null for the default of the backbone.

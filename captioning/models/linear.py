@@ -1,7 +1,7 @@
-"""Linear layers in oneDNN, where PyTorch's own library is slow.
+"""Linear layers that use oneDNN where MKL is slow.
 
-PyTorch computes matrix products in MKL, which does not use AVX-512 on CPUs of AMD. oneDNN, which PyTorch contains for
-convolutions, uses it and takes half of the time. The only operator that applies it to ordinary tensors is the one that
+PyTorch computes matrix products with MKL, which does not use AVX-512 on AMD CPUs. oneDNN, which PyTorch uses for
+convolutions, does, and takes half the time. The only oneDNN operator for plain tensors is the one that
 ``torch.compile`` selects for inference. It has no gradient, so this module adds one.
 """
 
@@ -43,7 +43,7 @@ def _supports_onednn(x: Tensor, weight: Tensor) -> bool:
 
 @functools.cache
 def _is_onednn_faster() -> bool:
-    """Whether this is a CPU of AMD with AVX-512, and this version of PyTorch has the operator."""
+    """Whether this is an AMD CPU with AVX-512, and this version of PyTorch has the operator."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     info = Path("/proc/cpuinfo")

@@ -45,12 +45,12 @@ def load_model(sources: Sequence[str | Path], device: str | torch.device) -> Loa
     those of the first model. It has no calibration, since its scores differ from those of its models.
 
     Args:
-        sources: names of bundled models, or paths of ``.safetensors`` or ``.ckpt`` files.
+        sources: names of pretrained models, or paths of ``.safetensors`` or ``.ckpt`` files.
         device: where to put the modules.
     """
     check_not_forked()
     if not sources:
-        raise CaptioningError("no model given; give the name of a bundled model or the path of a model file")
+        raise CaptioningError("no model given; give the name of a pretrained model or the path of a model file")
     models = [_load_single(source, device) for source in sources]
     first, header = models[0], models[0].header
     encoder: FeatureExtractor = first.encoder

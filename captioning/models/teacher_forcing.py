@@ -59,9 +59,9 @@ def attend_at_all_steps(
 ) -> StepOutputs:
     """Run the LSTM of the ``luong`` architecture over (T, B, C, 4H), then attend at all steps at once.
 
-    This LSTM does not read the context, so attention needs no loop, which would read and differentiate the
-    features and the keys of each image once per step, and the S samples of a caption share its states. Returns
-    tensors (B, C · S, T, ·).
+    The LSTM does not read the context, so attention needs no loop. A loop would read, and differentiate, the features
+    and keys of each image once per step. The S samples of a caption share the LSTM states. Returns tensors
+    (B, C · S, T, ·).
     """
     num_captions = lengths.shape[1] // num_samples
     state = DecoderState(*(x.expand(-1, num_captions, -1) for x in state))  # (B, C, H)

@@ -25,7 +25,7 @@ def _import_timm() -> Any:
 
 
 class TimmFeatureMap(nn.Module):
-    """A CNN of timm, created with ``features_only``: pixels (B, 3, S, S) -> last feature map (B, D, H, W)."""
+    """A timm CNN, created with ``features_only``: pixels (B, 3, S, S) -> last feature map (B, D, H, W)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class TimmFeatureMap(nn.Module):
 
 
 class TimmPatchTokens(nn.Module):
-    """A ViT of timm: pixels (B, 3, S, S) -> patch tokens as a feature map (B, D, H, W), without class tokens."""
+    """A timm ViT: pixels (B, 3, S, S) -> patch tokens as a feature map (B, D, H, W), without class tokens."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Interfaces of training objectives and of what they use.
+"""Interfaces of training objectives, and of the model, data and run state that they receive.
 
 An objective computes the training loss of a batch. It owns its settings, loss, metrics and checkpoint state.
 Shapes: B images, C captions per image, T target tokens, N tokens of the batch without padding, L locations, D feature

@@ -29,10 +29,10 @@ class BoxSupervision(OutputTerm):
     """−log of the attention mass in the boxes of the category that a word names (Liu et al. 2017).
 
     The term is summed over the words of a caption that name a category with a box in the image, and averaged over all
-    captions, like the negative log-likelihood. Images without boxes contribute zero. A location counts with the
-    fraction of its cell that the union of the boxes covers, relative to the cell that is covered most: an object
-    smaller than a cell then has one cell of its own instead of a fraction of one. Hard attention is supervised through
-    its probabilities α, not through the sampled locations.
+    captions, like the negative log-likelihood. Images without boxes contribute zero. A location is weighted by the
+    fraction of its cell that the union of the boxes covers, divided by the maximum over all cells. The maximum weight
+    is therefore 1 even for an object smaller than a cell. Hard attention is supervised through its probabilities α,
+    not through the sampled locations.
 
     Args:
         weight: factor of the term in the loss.

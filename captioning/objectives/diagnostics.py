@@ -35,7 +35,7 @@ class ArgmaxProbe:
 
     Args:
         decoder: decoder with hard attention, before its first update.
-        features: (B, L, D), encoder output of a batch. Of a trained encoder, these features stay as they are now.
+        features: (B, L, D), encoder output of a batch. It is not recomputed when the encoder is trained.
         batch: the batch.
     """
 

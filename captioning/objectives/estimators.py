@@ -61,11 +61,12 @@ class GradientEstimator(nn.Module, ABC):
         """Create parameters that depend on the decoder's hidden size H."""
 
     def attention_fn(self, generator: torch.Generator) -> AttentionFn:
-        """How locations are sampled."""
+        """Return the attention function that samples the locations."""
         return functools.partial(attend_sample, generator=generator)
 
     @abstractmethod
-    def estimate(self, samples: LocationSamples) -> Estimate: ...
+    def estimate(self, samples: LocationSamples) -> Estimate:
+        """Compute the terms of the gradient estimate for captions with sampled locations."""
 
     def update(self, samples: LocationSamples) -> None:
         """Update state after a training step."""

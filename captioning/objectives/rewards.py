@@ -19,9 +19,9 @@ _EOS = Vocabulary.SPECIAL_TOKENS[Vocabulary.EOS_ID]
 class CiderDReward:
     """CIDEr-D with document frequencies of the training images of the same dataset, as in validation.
 
-    Document frequencies of a mixture would be those of its largest dataset, and reward its phrases in all others. The
-    end token counts as a word. Otherwise truncated captions ("a dog with a") would receive the same reward as
-    complete ones.
+    Document frequencies of a mixture would be dominated by its largest dataset and would favor its phrases for all
+    images. The end token counts as a word. Otherwise truncated captions ("a dog with a") would receive the same
+    reward as complete ones.
 
     Args:
         records: training split.

@@ -146,7 +146,7 @@ class SelfCritical(Objective):
         super().__init__()
         if sample_locations and not isinstance(rollout, SampledRollout):
             raise CaptioningError(
-                "SelfCritical.sample_locations requires captions that are sampled: set rollout to SampledRollout"
+                "SelfCritical.sample_locations requires sampled captions: set rollout to SampledRollout"
             )
         self.rollout = rollout
         self.neighbors = neighbors
@@ -161,7 +161,8 @@ class SelfCritical(Objective):
             )
         if model.attention_mode == "sample":
             raise CaptioningError(
-                "objective SelfCritical scores its captions a second time at the same locations: "
+                "SelfCritical requires deterministic attention, since it computes the log-probabilities of its "
+                "rollouts twice: "
                 "set model.attention_mode to argmax or expectation"
             )
         self._vocabulary = model.vocabulary

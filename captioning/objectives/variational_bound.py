@@ -57,8 +57,8 @@ class VariationalBound(Objective):
         expectation_unit: draw this decision once per ``image`` (the paper) or per ``batch`` (the authors' code).
         soft_warmup: fraction of the training, from its start, that uses the expectation only.
         normalize_advantages: divide the advantages (reward − baseline) by the square root of a moving average of their
-            square, so that λ_r has the same effect for any caption length and vocabulary. The average is over earlier
-            batches: the score-function term keeps its expectation up to a positive factor.
+            squares, so that λ_r has the same effect for any caption length and vocabulary. The average uses earlier
+            batches only, so the expected score-function term changes only by a positive factor.
         terms: penalties that are added to the loss.
     """
 
@@ -144,7 +144,7 @@ class VariationalBound(Objective):
         return (draws < self.expectation_prob).expand(num_images)
 
     def attention_fn(self, expectation_mask: Tensor, generator: torch.Generator) -> AttentionFn:
-        """How the decoder attends in training: samples, and the expectation where the mask is true."""
+        """Attention function of training: sampled locations, or their expectation for images where the mask is true."""
         sample_fn = self.estimator.attention_fn(generator)
         if not self.expectation_prob:
             return sample_fn

@@ -18,7 +18,7 @@ _HARDWARE = ("accelerator", "devices", "num_nodes", "strategy", "precision")
 
 
 def check_config(config: Any, inherited: Mapping[str, Any]) -> None:
-    """Build what is cheap to build: settings, objective, callbacks, and a trainer without loggers.
+    """Validate a config by building its settings, objective, callbacks, and a trainer without loggers.
 
     Args:
         config: config of the command.

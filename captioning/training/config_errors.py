@@ -44,7 +44,7 @@ def explain(message: str, arguments: Sequence[str], parser: LightningArgumentPar
     Args:
         message: message of jsonargparse in one line.
         arguments: the command and its options.
-        parser: parser of the command, which knows all settings.
+        parser: parser of the command, with all its settings.
     """
     key = re.search(r'[Kk]ey "([\w.]+)"', message)
     given = re.search(r"(?:Given|Got) value: (.*)", message)

@@ -62,9 +62,9 @@ class CaptionDataModule(pl.LightningDataModule):
     """A dataset of captioned images.
 
     Args:
-        root: directory in any layout of data/README.md, or its name below ``$CAPTIONING_DATA_DIR``. For several data
-            sets a list of directories, or of mappings with ``root`` and optionally ``name``, ``weight`` (times that
-            each training image is used per epoch), ``held_out_boxes`` and ``augment``.
+        root: directory in any layout of data/README.md, or its name below ``$CAPTIONING_DATA_DIR``. For several
+            datasets, a list of directories, or of mappings with ``root`` and optionally ``name``, ``weight`` (times
+            that each training image is used per epoch), ``held_out_boxes`` and ``augment``.
         num_scenes: generate this number of synthetic scenes in ``root`` if it does not exist; 0 for existing data.
         seed: random seed of synthetic scenes and of the training order.
         batch_size: images per batch, each with all its captions.
@@ -78,11 +78,12 @@ class CaptionDataModule(pl.LightningDataModule):
         feature_cache_dir: directory of the feature cache of a frozen encoder; null disables it.
         hflip: train on flipped images as well, except where a caption contains a direction word; requires the feature
             cache.
-        num_crops: number of random crops per image, of 60 to 100 % of its width and height, to train on as well. With
-            hflip every second crop is flipped. Each time, one view of an image is drawn; requires the feature cache.
+        num_crops: number of additional random crops per training image, of 60 to 100 % of its width and height. With
+            hflip, every second crop is flipped. One view is sampled each time an image is used. Requires the feature
+            cache.
         reencode: resize and compress training images by random amounts first, so that captions depend less on how an
             image was saved; requires the feature cache.
-        captions_per_image: maximum number of captions of an image per epoch, drawn anew in each; null for all. Each
+        captions_per_image: maximum number of captions per use of an image, sampled each time; null for all. Each
             caption has the same weight in the loss, so an image with five captions counts five times as much as an
             image with one; 1 gives all images the same weight.
         num_workers: number of processes that load images.

@@ -31,7 +31,7 @@ def load_initial_weights(source: str, encoder: Encoder, decoder: Decoder, vocabu
     their random initial values.
 
     Args:
-        source: name of a bundled model, or path of a ``.safetensors`` or ``.ckpt`` file.
+        source: name of a pretrained model, or path of a ``.safetensors`` or ``.ckpt`` file.
         encoder: encoder with the architecture of the source.
         decoder: decoder with the architecture of the source; hard attention may follow soft attention.
         vocabulary: vocabulary that starts with the tokens of the source.

@@ -37,7 +37,7 @@ class CaptioningModule(pl.LightningModule):
         decoder: settings of the decoder.
         generation: settings of caption generation in validation, and defaults of the model file.
         attention_mode: how a hard model attends in validation and inference; None for argmax.
-        init_from: bundled model, .safetensors file or .ckpt file whose weights the training starts from.
+        init_from: pretrained model, .safetensors file or .ckpt file whose weights the training starts from.
         optimizer: any torch optimizer.
         lr_scheduler: a torch scheduler, stepped every epoch, or WarmupCosineLR, stepped every optimizer step.
     """

@@ -48,7 +48,7 @@ def keep_metrics(logger: Any, checkpoint: str | Path) -> None:
 
 
 def resume_advice(directory: str | Path) -> list[str]:
-    """Lines that tell how to resume an interrupted run, and where its model file is.
+    """Return the command that resumes an interrupted run, and the path of its model file, as lines of text.
 
     Args:
         directory: directory of the checkpoints.

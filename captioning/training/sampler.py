@@ -1,6 +1,6 @@
-"""Batch sampling: an epoch of one or several datasets, captions of similar length together, a part for each process.
+"""Batch sampling: shuffles one or several datasets, groups captions by length, and divides batches among processes.
 
-Everything that is drawn depends on seed and epoch only, so that a resumed run repeats it.
+Random choices depend only on the seed and the epoch, so that a resumed run repeats them.
 """
 
 from collections.abc import Iterator, Sequence

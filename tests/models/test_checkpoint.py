@@ -159,7 +159,9 @@ def test_unreadable_files(tmp_path: Path) -> None:
     names = ("text", "foreign", "list", "truncated", "incomplete")
     cases = dict.fromkeys([f"{name}.safetensors" for name in names], corrupt)
     cases |= dict.fromkeys(["empty.ckpt", "code.ckpt", "foreign.ckpt"], corrupt)
-    cases |= dict.fromkeys(["none.safetensors", "none.ckpt"], "model file not found; .* bundled model: photos-soft, ")
+    cases |= dict.fromkeys(
+        ["none.safetensors", "none.ckpt"], "model file not found; .* pretrained model: photos-soft, "
+    )
     cases |= dict.fromkeys(["newer.safetensors", "newer.ckpt"], "format 3 is newer than format 2 .*; update captioning")
     for name, message in cases.items():
         with pytest.raises(CaptioningError, match=f"{name}: .*{message}") as caught:
@@ -193,7 +195,7 @@ def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_names_of_bundled_models() -> None:
+def test_names_of_pretrained_models() -> None:
     assert DEFAULT_MODEL == PRETRAINED[0] == "photos-soft"
     assert all(resolve_model_path(name).is_file() for name in PRETRAINED)
     assert resolve_model_path("runs/best.ckpt") == Path("runs/best.ckpt")
@@ -218,7 +220,7 @@ def test_format_1_is_upgraded(name: str) -> None:
 
 
 def test_values_of_format_1() -> None:
-    """Settings that the bundled models do not use, and settings without effect, which format 2 refuses."""
+    """Settings that the pretrained models do not use, and settings without effect, which format 2 refuses."""
     header = {
         "format": 1,
         "encoder": {"name": "tiny", "image_size": 64, "fit": "pad"},

@@ -1,4 +1,4 @@
-"""Bundled models: file size and content, scores of meaningless images, attention maps, compact copies."""
+"""Pretrained models: file size and content, scores of meaningless images, attention maps, compact copies."""
 
 import dataclasses
 import json
