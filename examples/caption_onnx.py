@@ -1,6 +1,6 @@
-"""Captions images with a model of "captioning export MODEL FOLDER". Requires only onnxruntime, numpy and Pillow.
+"""Captions images with a model of "captioning export MODEL DIR". Requires only onnxruntime, numpy and Pillow.
 
-python examples/caption_onnx.py FOLDER photo.jpg ...
+python examples/caption_onnx.py DIR photo.jpg ...
 """
 
 import json

@@ -139,7 +139,7 @@ def test_uncertain_captions_are_marked(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "no images; give files or directories"),
+        ((), "no images given; expected image files"),
         (("--model", "MODEL", "PHOTO"), "no images: --model takes all values after it; put "),
         (("none.jpg",), "none.jpg: no such file"),
         (("PHOTO", "--model", "none.safetensors"), "model file not found"),

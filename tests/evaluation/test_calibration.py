@@ -103,7 +103,7 @@ def test_saving_keeps_the_calibration(photo: Path, tmp_path: Path) -> None:
         (["none.safetensors", "--data", "."], "none.safetensors: model file not found"),
         (["MODEL", "--data", "DRAWN", "--split", "other"], "no images in split 'other'"),
         (["MODEL", "--data", "DRAWN", "--num-images", "0"], "--num-images must be >= 1, got 0"),
-        (["CHECKPOINT", "--data", "DRAWN"], "calibrate the .safetensors file beside it"),
+        (["CHECKPOINT", "--data", "DRAWN"], "use the .safetensors file beside it"),
     ],
 )
 def test_bad_arguments_are_one_line(

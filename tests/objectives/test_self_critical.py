@@ -220,7 +220,7 @@ def test_invalid_settings() -> None:
         SampledRollout(1)
     with pytest.raises(CaptioningError, match=r"SampledRollout.temperature must be > 0, got 0"):
         SampledRollout(temperature=0)
-    with pytest.raises(CaptioningError, match="sample_locations requires captions that are sampled: set rollout"):
+    with pytest.raises(CaptioningError, match="sample_locations requires sampled captions: set rollout"):
         SelfCritical(BeamRollout(), sample_locations=True)
     with pytest.raises(CaptioningError, match="sample_locations requires hard attention"):
         SelfCritical(SampledRollout(), sample_locations=True).setup(make_model())
