@@ -3,8 +3,9 @@
     python -m benchmarks.attention_ablation --data coco
 
 Each run is ``captioning fit --config configs/photos-soft.yaml`` on one dataset with boxes, from scratch. Its maps are
-measured on training images with boxes that are held out. Results are written after each run; runs that the output file
-contains are not repeated. Arguments that are not listed below go to ``fit``.
+measured on training images with boxes that are held out. A run that has a result is not repeated, so that the command
+continues after an interruption, and ``--grids`` divides the runs among processes. Arguments that are not listed below go
+to ``fit``.
 """
 
 import argparse
@@ -133,20 +134,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--runs", type=Path, default=Path("runs/attention-ablation"), metavar="DIR", help="run directory"
     )
     parser.add_argument("--output", type=Path, default=Path("docs/attention_ablation.json"), metavar="FILE")
+    parser.add_argument(
+        "--grids", nargs="+", choices=OUTPUT_STRIDES, default=list(OUTPUT_STRIDES), help="run these only (default all)"
+    )
     options, further = parser.parse_known_args(arguments)
-    results = json.loads(options.output.read_text()) if options.output.is_file() else []
-    done = {(*result["variant"], result["seed"]) for result in results}
+    results = []
     for variant, seed in variants([BASE, Variant(*options.best.split(","), supervised=True)]):
-        if (*variant, seed) in done:
-            continue
         supervision = "boxes" if variant.supervised else "none"
         run_dir = options.runs / f"{variant.grid.replace('×', 'x')}-{variant.activation}-{supervision}-{seed}"
-        start = time.perf_counter()
-        fit(variant, seed, run_dir, options, further)
-        minutes = (time.perf_counter() - start) / 60
-        values = evaluate(run_dir, options)
-        results.append({"variant": variant, "seed": seed, "minutes": minutes, **values})
-        options.output.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        result_file = run_dir / "result.json"
+        if not result_file.is_file():
+            if variant.grid not in options.grids:
+                continue
+            start = time.perf_counter()
+            fit(variant, seed, run_dir, options, further)
+            minutes = (time.perf_counter() - start) / 60
+            result = {"variant": variant, "seed": seed, "minutes": minutes, **evaluate(run_dir, options)}
+            result_file.write_text(json.dumps(result), encoding="utf-8")
+        results.append(json.loads(result_file.read_text(encoding="utf-8")))
+    options.output.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(table(results))
 
 
