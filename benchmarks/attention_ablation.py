@@ -4,8 +4,8 @@
 
 Each run is ``captioning fit --config configs/photos-soft.yaml`` on one dataset with boxes, from scratch. Its maps are
 measured on training images with boxes that are held out. A run that has a result is not repeated, so that the command
-continues after an interruption, and ``--grids`` divides the runs among processes. Arguments that are not listed below go
-to ``fit``.
+continues after an interruption, and ``--grids`` divides the runs among processes. Arguments that are not listed below
+go to ``fit``.
 """
 
 import argparse
