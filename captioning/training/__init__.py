@@ -1,5 +1,9 @@
 """All code that depends on PyTorch Lightning: module, data module, callbacks and the training commands."""
 
-from captioning.utils.torchvision_compat import import_torchvision
+import importlib
 
-import_torchvision()  # pytorch_lightning imports torchmetrics, which imports torchvision
+from captioning.utils.torchvision_compat import defer_dynamo_import, import_torchvision
+
+with defer_dynamo_import():
+    import_torchvision()  # torchmetrics imports it
+    importlib.import_module("pytorch_lightning")  # imports torchmetrics

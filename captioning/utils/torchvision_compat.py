@@ -10,7 +10,7 @@ import contextlib
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -42,10 +42,10 @@ def import_torchvision() -> ModuleType:
 
 @contextlib.contextmanager
 def defer_dynamo_import() -> Iterator[None]:
-    """Import torchvision and timm without ``torch._dynamo``, which is imported when one of its functions is called.
+    """Import torchvision, timm or Lightning without ``torch._dynamo``; calling one of its functions imports it.
 
-    Both libraries import functions of ``torch._dynamo`` that captioning never calls. Importing it takes longer than
-    captioning an image.
+    These libraries import functions and classes of ``torch._dynamo`` that captioning never uses. Importing it takes
+    longer than captioning an image, and a quarter of the time that a wrong training command takes.
     """
     if _DYNAMO_MODULES[0] in sys.modules:
         yield
@@ -60,6 +60,14 @@ def defer_dynamo_import() -> Iterator[None]:
                 del sys.modules[name]
 
 
+class _LazyClass(type):
+    """Placeholder of a class for instance checks. Nothing is an instance before the real module is imported."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        real = vars(sys.modules.get(cls.__module__, object)).get(cls.__name__)
+        return isinstance(real, type) and real is not cls and isinstance(instance, real)
+
+
 class _LazyModule(ModuleType):
     """Placeholder whose functions import the real module when they are called."""
 
@@ -67,9 +75,11 @@ class _LazyModule(ModuleType):
         super().__init__(name)
         self.__path__ = []  # marks the module as a package
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name[0].isupper():
+            return _LazyClass(name, (), {"__module__": self.__name__})
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if sys.modules.get(self.__name__) is not self:

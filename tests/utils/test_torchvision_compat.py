@@ -1,4 +1,4 @@
-"""The cure, on stand-ins for torchvision: a healthy one, a sick one, and one with another complaint."""
+"""Import of torchvision, on stubs: one that works, one whose operators are missing, and one with another error."""
 
 import subprocess
 import sys
@@ -6,67 +6,69 @@ from pathlib import Path
 
 import pytest
 
-HEALTHY = "import torch\nvalue = object()\n"
-# As the real one fails: on import, after its submodules are half loaded, unless its operators are declared.
-SICK = """
+WORKING = "import torch\nvalue = object()\n"
+# As the real one fails: on import, after some submodules are imported, unless its operators are declared.
+MISSING_OPERATORS = """
 import torch
-from . import half
+from . import submodule
 if not (hasattr(torch.ops.torchvision, "nms") and hasattr(torch.ops.torchvision, "qnms")):
     raise RuntimeError("operator torchvision::nms does not exist")
 """
-OTHER = "raise RuntimeError('out of paint')\n"
+OTHER_ERROR = "raise RuntimeError('other error')\n"
 
 
-def run(folder: Path, torchvision: str, script: str) -> subprocess.CompletedProcess[str]:
-    package = folder / "torchvision"
+def run(directory: Path, torchvision: str, script: str) -> subprocess.CompletedProcess[str]:
+    package = directory / "torchvision"
     package.mkdir()
     (package / "__init__.py").write_text(torchvision)
-    (package / "half.py").write_text("")
-    script = f"import sys; sys.path.insert(0, {str(folder)!r})\n{script}"
+    (package / "submodule.py").write_text("")
+    script = f"import sys; sys.path.insert(0, {str(directory)!r})\n{script}"
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 
 
-def test_a_healthy_one_is_left_alone(tmp_path: Path) -> None:
+def test_a_working_torchvision_is_not_changed(tmp_path: Path) -> None:
     script = """
 import torchvision as before, torch
-from captioning.utils import torchvision_compat as torchvision_cure
-after = torchvision_cure.import_torchvision()
+from captioning.utils import torchvision_compat
+after = torchvision_compat.import_torchvision()
 assert after is before and after.value is before.value
-assert torchvision_cure._declarations == []
+assert torchvision_compat._declarations == []
 assert not hasattr(torch.ops.torchvision, "nms"), "an operator was declared"
 """
-    result = run(tmp_path, HEALTHY, script)
+    result = run(tmp_path, WORKING, script)
     assert result.returncode == 0, result.stderr
 
 
-def test_a_sick_one_is_cured(tmp_path: Path) -> None:
+def test_missing_operators_are_declared(tmp_path: Path) -> None:
     script = """
 try:
     import torchvision
 except RuntimeError:
     pass
 else:
-    raise AssertionError("the stand-in is not sick")
+    raise AssertionError("the stub has all operators")
 from captioning.utils.torchvision_compat import import_torchvision
 import_torchvision()
 import gc; gc.collect()
 import torchvision, torch
-assert torchvision.half and hasattr(torch.ops.torchvision, "nms")
+assert torchvision.submodule and hasattr(torch.ops.torchvision, "nms")
 """
-    result = run(tmp_path, SICK, script)
+    result = run(tmp_path, MISSING_OPERATORS, script)
     assert result.returncode == 0, result.stderr
 
 
-def test_another_complaint_is_passed_on(tmp_path: Path) -> None:
+def test_other_errors_are_raised(tmp_path: Path) -> None:
     result = run(
-        tmp_path, OTHER, "from captioning.utils.torchvision_compat import import_torchvision; import_torchvision()"
+        tmp_path,
+        OTHER_ERROR,
+        "from captioning.utils.torchvision_compat import import_torchvision; import_torchvision()",
     )
     assert result.returncode == 1
-    assert "out of paint" in result.stderr
+    assert "other error" in result.stderr
 
 
 @pytest.mark.parametrize("library", ["torchvision.models", "torchmetrics", "timm", "pytorch_lightning"])
-def test_the_real_one_and_its_dependants_import(library: str) -> None:
+def test_torchvision_and_libraries_that_depend_on_it_can_be_imported(library: str) -> None:
     script = (
         f"from captioning.utils.torchvision_compat import import_torchvision; import_torchvision(); import {library}"
     )
@@ -101,7 +103,7 @@ assert torchvision.is_compile_supported("cpu") == torch._dynamo.utils.is_compile
     assert result.returncode == 0, result.stderr
 
 
-def test_a_compiler_that_is_there_stays(tmp_path: Path) -> None:
+def test_a_compiler_that_is_imported_is_not_replaced(tmp_path: Path) -> None:
     script = """
 import torch._dynamo.utils
 from captioning.utils.torchvision_compat import defer_dynamo_import, import_torchvision
@@ -110,4 +112,23 @@ with defer_dynamo_import():
 assert torchvision.is_compile_supported is torch._dynamo.utils.is_compile_supported
 """
     result = run(tmp_path, COMPILED, script)
+    assert result.returncode == 0, result.stderr
+
+
+def test_lightning_is_imported_without_the_compiler() -> None:
+    """Its instance checks of compiled modules still work, with the class of the compiler."""
+    script = """
+import sys
+import captioning.training.cli
+assert "torch._dynamo" not in sys.modules
+import torch
+from pytorch_lightning.utilities.compile import OptimizedModule
+module = torch.nn.Linear(2, 2)
+assert not isinstance(module, OptimizedModule)
+compiled = torch.compile(module)
+assert "torch._dynamo" in sys.modules
+assert isinstance(compiled, OptimizedModule)
+assert not isinstance(module, OptimizedModule)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
