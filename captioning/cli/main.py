@@ -21,6 +21,7 @@ _COMMANDS = {
     "grounding": "compare attention maps with boxes of objects",
     "inspect-data": "summarize a dataset and find unreadable images",
     "make-shapes": "generate a dataset of synthetic scenes",
+    "average": "average the weights of several models",
     "compress": "write a compact copy of a model file",
     "plot": "plot the training curves of runs (requires the extra 'plots')",
     "export": "write a model as ONNX files, for use without PyTorch",
