@@ -56,7 +56,7 @@ def test_commands_and_python(
     commands = [shlex.split(line) for block in code_blocks("sh") for line in block.splitlines()]
     assert {command[1] for command in commands} >= {
         *("caption", "inspect-data", "make-shapes", "cache-features", "fit", "validate", "test", "predict"),
-        *("compress", "score", "faithfulness"),
+        *("average", "compress", "score", "faithfulness"),
     }
     for program, subcommand, *arguments in commands:
         assert program == "captioning"
