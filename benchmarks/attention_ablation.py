@@ -46,8 +46,8 @@ class Variant(NamedTuple):
 BASE = Variant("8×8", "softmax", supervised=False)
 
 
-def fit(variant: Variant, seed: int, run_dir: Path, options: argparse.Namespace, further: Sequence[str]) -> None:
-    """Train a model of this variant."""
+def fit(variant: Variant, seed: int, run_dir: Path, options: argparse.Namespace, further: Sequence[str]) -> float:
+    """Train a model of this variant, and return the minutes without those of the feature cache."""
     terms = [BOX_SUPERVISION] if variant.supervised else []
     objective = {
         "class_path": "captioning.objectives.CrossEntropy",
@@ -65,7 +65,11 @@ def fit(variant: Variant, seed: int, run_dir: Path, options: argparse.Namespace,
         "trainer.enable_model_summary": "false",
     }
     arguments = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-    training_cli(["fit", "--config", str(CONFIG), *arguments, *logger_arguments(run_dir), *further])
+    shared = ["--config", str(CONFIG), *arguments, *logger_arguments(run_dir), *further]
+    training_cli(["cache-features", *shared])
+    start = time.perf_counter()
+    training_cli(["fit", *shared])
+    return (time.perf_counter() - start) / 60
 
 
 def evaluate(run_dir: Path, options: argparse.Namespace) -> dict[str, float]:
@@ -146,9 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not result_file.is_file():
             if variant.grid not in options.grids:
                 continue
-            start = time.perf_counter()
-            fit(variant, seed, run_dir, options, further)
-            minutes = (time.perf_counter() - start) / 60
+            minutes = fit(variant, seed, run_dir, options, further)
             result = {"variant": variant, "seed": seed, "minutes": minutes, **evaluate(run_dir, options)}
             result_file.write_text(json.dumps(result), encoding="utf-8")
         results.append(json.loads(result_file.read_text(encoding="utf-8")))
