@@ -3,18 +3,21 @@
     python -m benchmarks.finetune --new coco --old flickr8k --num-images 200
 
 Draws training images of the new dataset by a seed, trains configs/finetune.yaml on them, and prints CIDEr-D before and
-after on the validation splits of both datasets.
+after on the validation splits of both datasets, each model with its own generation settings.
 """
 
 import argparse
 import json
 import random
+import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from captioning import datasets
+from captioning import Captioner, datasets
+from captioning.evaluation.metrics import CiderD
+from captioning.preprocessing.tokenizer import tokenize
 
 CONFIG = "configs/finetune.yaml"
 
@@ -38,19 +41,12 @@ def captioning(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "captioning", *arguments], check=True)
 
 
-def validate(model: str, root: Path, output_dir: Path, features: Path) -> float:
-    """CIDEr-D of a model on the validation split of a dataset."""
-    options = ["--model.init_from", model, "--data.root", str(root), "--data.feature_cache_dir", str(features)]
-    # The vocabulary is that of the model: new words of this dataset have no trained embeddings.
-    logger = ["--trainer.logger.init_args.save_dir", str(output_dir), "--data.extend_vocabulary", "false"]
-    output = subprocess.run(
-        [sys.executable, "-m", "captioning", "validate", "--config", CONFIG, *options, *logger],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    (line,) = (line for line in output.splitlines() if "val/cider_d" in line)
-    return float(line.replace("│", " ").split()[-1])
+def validate(model: str, root: Path) -> float:
+    """CIDEr-D of a model, with its own generation settings, on the validation split of a dataset."""
+    records = datasets.load_split(root, "val")
+    captions = Captioner.from_pretrained(model)([record.image_path for record in records])
+    references = [[tokenize(caption) for caption in record.captions] for record in records]
+    return statistics.mean(CiderD(references)([caption.words for caption in captions]))
 
 
 def main() -> None:
@@ -76,7 +72,7 @@ def main() -> None:
         f"\nfine-tuning on {options.num_images} images: {minutes:.1f} minutes\n\nvalidation CIDEr-D   before    after"
     )
     for name, root in (("new", subset), ("old", old)):
-        before, after = (validate(model, root, options.output_dir, features) for model in (options.model, tuned))
+        before, after = (validate(model, root) for model in (options.model, tuned))
         print(f"{name + ': ' + root.name:<20} {before:.3f}    {after:.3f}    {after - before:+.3f}", flush=True)
 
 

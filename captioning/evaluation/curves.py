@@ -66,7 +66,11 @@ def plot_runs(runs: Sequence[Path], output: Path) -> None:
         for run, run_curves in curves.items():
             for name in names:
                 if name in run_curves:
-                    label = name.partition("/")[0] if len(runs) == 1 else f"{run.name} {name.partition('/')[0]}"
+                    label = (
+                        name.partition("/")[0]
+                        if len(runs) == 1
+                        else f"{run.parent.name}/{run.name} {name.partition('/')[0]}"
+                    )
                     axis.plot(*run_curves[name], label=label, linewidth=1)
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("step", fontsize=8)

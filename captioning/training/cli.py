@@ -142,6 +142,13 @@ def main(arguments: Sequence[str]) -> None:
             _cache_features(cli)
     except (MisconfigurationException, UnicodeDecodeError) as error:
         raise CaptioningError(one_line(error)) from None
+    except RuntimeError as error:
+        if "conditioned on metric" not in str(error):
+            raise
+        raise CaptioningError(
+            "EarlyStopping: the run ended before the first validation; raise trainer.max_steps or lower "
+            "trainer.val_check_interval"
+        ) from None
     except OSError as error:
         if error.filename is None:
             raise

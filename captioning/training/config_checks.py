@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 
 from captioning.generation import GenerationConfig
 from captioning.models.decoder_config import DecoderConfig
 from captioning.models.encoder import EncoderConfig
+from captioning.training.config_errors import one_line
 from captioning.utils.errors import CaptioningError
 
 _HARDWARE = ("accelerator", "devices", "num_nodes", "strategy", "precision")
@@ -35,8 +37,13 @@ def check_config(config: Any, inherited: Mapping[str, Any]) -> None:
     _instantiate(trainer["callbacks"])
     _check_loggers(trainer["logger"])
     hardware = {name: trainer[name] for name in _HARDWARE if not isinstance(trainer[name], Mapping)}
-    with _without_messages():
-        pl.Trainer(**hardware, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    try:
+        with _without_messages():
+            pl.Trainer(**hardware, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    except (TypeError, ValueError) as error:
+        values = ", ".join(f"{name} {value}" for name, value in hardware.items() if value is not None)
+        raise CaptioningError(f"trainer: {one_line(error)} ({values})") from None
+    _check_optimizer(model["optimizer"])  # last: it imports torch._dynamo, which takes a second
 
 
 def _instantiate(value: Any) -> Any:
@@ -45,9 +52,23 @@ def _instantiate(value: Any) -> Any:
         return [_instantiate(item) for item in value]
     if not isinstance(value, Mapping) or "class_path" not in value:
         return value
-    module, _, name = value["class_path"].rpartition(".")
     arguments = {key: _instantiate(item) for key, item in (value.get("init_args") or {}).items()}
-    return getattr(importlib.import_module(module), name)(**arguments)
+    return _class(value)(**arguments)
+
+
+def _class(value: Mapping[str, Any]) -> Any:
+    module, _, name = value["class_path"].rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def _check_optimizer(value: Any) -> None:
+    """Build the optimizer for one parameter. A callable, which Python code may give, is not checked."""
+    if isinstance(value, Mapping) and "class_path" in value:
+        parameters = [torch.nn.Parameter(torch.zeros(1))]
+        try:
+            _class(value)(parameters, **(value.get("init_args") or {}))
+        except (TypeError, ValueError) as error:
+            raise CaptioningError(f"model.optimizer: {one_line(error)}") from None
 
 
 def _check_loggers(loggers: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 import yaml
 from pytorch_lightning.cli import LightningArgumentParser
 
@@ -58,11 +59,13 @@ def explain(message: str, arguments: Sequence[str], parser: LightningArgumentPar
             command = f"captioning {arguments[0]} --{key[1]}.help CLASS"
             hint = _accepted_settings(rejected[1], arguments) or f"'{command}' lists its settings"
             return f"{_source(arguments, rejected[1])}{key[1]} has no setting '{rejected[1]}'; {hint}"
-        if "Expected a dot import path" in message:
-            names = ", ".join(_objective_names())
-            return (
-                f"{setting}: unknown class '{given[1] if given else ''}'; choose one of {names} or give an import path"
-            )
+        if unknown := re.search(r"Expected a dot import path string: ([\w.]+)", message):
+            nested = re.search(r"NestedArg\(key='(\w+)'", message)
+            return _unknown_class(f"{key[1]}.{nested[1]}" if nested else key[1], unknown[1], arguments)
+        if missing := re.search(r"the following arguments are required: ([\w, ]+?)(?= - |$)", message):
+            class_path = re.search(r"class_path='([\w.]+)'", message)
+            name = class_path[1].rpartition(".")[2] if class_path else key[1]
+            return f"{setting}: {name} requires the setting {missing[1]}"
         if given:
             return f"{setting}: {_expected(message)}, not {given[1]}"
     named = re.search(r"(?:[Oo]ption '|unrecognized arguments: --|Key ')([\w.]+)", message)
@@ -84,10 +87,30 @@ def _nearest(name: str, known: Sequence[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
-def _objective_names() -> list[str]:
-    """Names of the classes that ``model.objective`` accepts without an import path."""
-    classes = (getattr(objectives, name) for name in objectives.__all__)
-    return [cls.__name__ for cls in classes if issubclass(cls, objectives.Objective) and not inspect.isabstract(cls)]
+def _unknown_class(setting: str, name: str, arguments: Sequence[str]) -> str:
+    """The message for a class that does not exist, with those that the setting accepts without an import path."""
+    if setting == "model.objective":
+        names = _class_names(objectives, objectives.Objective)
+    elif setting.endswith(".estimator"):
+        names = _class_names(objectives, objectives.GradientEstimator)
+    elif setting == "model.optimizer":
+        names = _class_names(torch.optim, torch.optim.Optimizer)
+    else:
+        names = []
+    close = difflib.get_close_matches(name, names, n=1)
+    choices = f"did you mean '{close[0]}'? Otherwise choose" if close else "choose"
+    options = f"one of {', '.join(names)} or give an import path" if names else "a class by its import path"
+    return f"{_source(arguments, setting)}{setting}: unknown class '{name}'; {choices} {options}"
+
+
+def _class_names(module: Any, base: type) -> list[str]:
+    """Names of the concrete subclasses that a module exports."""
+    classes = (getattr(module, name) for name in getattr(module, "__all__", dir(module)))
+    return [
+        cls.__name__
+        for cls in classes
+        if inspect.isclass(cls) and issubclass(cls, base) and cls is not base and not inspect.isabstract(cls)
+    ]
 
 
 def _accepted_settings(setting: str, arguments: Sequence[str]) -> str | None:
@@ -153,6 +176,7 @@ def _source(arguments: Sequence[str], name: str) -> str:
 def _expected(message: str) -> str:
     """What the parser expected, without the repetitions for the members of a union type."""
     parts = re.findall(r"Expected (?:a |an )?(.+?)(?= - | Given value|\.? Got|$)", message)
+    parts = [re.sub(r"typing\.Literal\[(.*)\]", r"one of \1", part) for part in parts]
     names = dict.fromkeys(_TYPE_NAMES.get(part, part) for part in parts)
     return f"expected {' or '.join(names)}" if names else "invalid value"
 

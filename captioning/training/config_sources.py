@@ -1,14 +1,19 @@
 """Model settings that a run takes from a checkpoint or from ``init_from``."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
+
 from captioning.models.checkpoint import read_model
 from captioning.training.checkpoint_io import load_checkpoint
+from captioning.training.run_directory import run_directory
 from captioning.utils.errors import CaptioningError
 
 _NOT_CONFIGURED = ("vocabulary_size", "feature_size", "num_locations")  # follow from the vocabulary and the encoder
 _ADJUSTABLE = ("generation", "attention_mode")  # the weights do not depend on them
+_OPTIMIZATION = ("optimizer", "lr_scheduler")
 _COMMANDS_WITHOUT_CHECKPOINT = ("fit", "cache-features")
 
 
@@ -58,11 +63,21 @@ def check_against_checkpoint(config: Any, settings: Mapping[str, Any]) -> None:
             given_value = given_value[part]
         if given_value != value:
             different.append(f"model.{name} is {_short(given_value)}, but {_short(value)} in the checkpoint")
+    run = run_directory(config.ckpt_path)
+    stored = {} if run is None else yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["model"]
+    for name in _OPTIMIZATION:  # the checkpoint contains their state
+        if name in stored and _to_json(given[name]) != _to_json(stored[name]):
+            different.append(f"model.{name} differs from that in the checkpoint")
     if different:
         raise CaptioningError(
             f"{'; '.join(different)} {config.ckpt_path}; omit {'them' if len(different) > 1 else 'the setting'}, or "
             "start a new run with --model.init_from instead of --ckpt_path"
         )
+
+
+def _to_json(value: Any) -> str:
+    """A text that is equal for equal settings, whether they are tuples or lists."""
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _short(value: Any) -> str:

@@ -17,6 +17,7 @@ from captioning.evaluation.tables import align_columns
 from captioning.generation import generate
 from captioning.objectives.base import CaptionModel, StepContext
 from captioning.preprocessing.tokenizer import tokenize
+from captioning.utils.errors import CaptioningError
 
 _FIT_METRICS = ("bleu4", "rouge_l", "cider_d")  # logged during training; validate and test report all
 
@@ -42,6 +43,8 @@ def evaluate(model: CaptionModel, batch: Batch, features: Tensor) -> list[Predic
     attention_fn = StepContext(features.device, model.attention_mode).make_attention_fn()
     output = model.decoder(features, batch.token_ids, batch.lengths, attention_fn)
     token_nll = F.cross_entropy(output.logits, output.targets, reduction="none").cpu()  # (N,)
+    if not token_nll.isfinite().all():
+        raise CaptioningError("the model outputs NaN or infinite values; lower the learning rate and start again")
     image_index = output.token_mask.cpu().nonzero()[:, 0]  # (N,)
     nll = token_nll.new_zeros(len(batch.records)).index_add(0, image_index, token_nll).tolist()
     num_captions = (batch.lengths > 0).sum(dim=1).tolist()
