@@ -43,15 +43,17 @@ def average_models(sources: Sequence[str | Path], weights: Sequence[float] | Non
         other_encoder, other_decoder, _ = build_modules(model)
         for module, other in ((encoder, other_encoder), (decoder, other_decoder)):
             _interpolate_(module, other, weight / total if weight else 0.0)
-    header = {**first.header, **architecture, "calibration": None}
+    # The output contains all encoder tensors, so "weights" is omitted.
+    header = {**first.header, "encoder": architecture["encoder"], "calibration": None}
     save_model(output, header, encoder, decoder, is_compact=False)
 
 
 def _architecture(model: ModelFile) -> dict[str, Any]:
-    """The sections of the header that averaged models share. All encoder tensors are loaded, so none is omitted."""
+    """The sections of the header that averaged models share, without settings that have no effect on inference."""
     header = model.header
     encoder = {name: value for name, value in header["encoder"].items() if name != "weights"}
-    return {"encoder": encoder, "decoder": header["decoder"], "vocabulary": header["vocabulary"]}
+    decoder = {name: value for name, value in header["decoder"].items() if not name.endswith("dropout")}
+    return {"encoder": encoder, "decoder": decoder, "vocabulary": header["vocabulary"]}
 
 
 @torch.no_grad()

@@ -87,5 +87,5 @@ def test_decoder_config_round_trip() -> None:
 
 
 def test_decoder_validates_its_settings() -> None:
-    with pytest.raises(CaptioningError, match="dropout is 1"):
+    with pytest.raises(CaptioningError, match="dropout must be in"):
         Decoder(11, 6, 4, dropout=1.0)

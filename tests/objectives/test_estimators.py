@@ -265,7 +265,7 @@ def test_invalid_settings() -> None:
         (lambda: LeaveOneOut(1), r"LeaveOneOut.num_samples must be >= 2, got 1"),
         (lambda: Reinforce(decay=1.0), r"Reinforce.decay must be in \[0, 1\), got 1.0"),
         (lambda: LearnedBaseline(warmup_steps=-1), r"LearnedBaseline.warmup_steps must be >= 0, got -1"),
-        (lambda: TopKMarginalized(k=0), r"TopKMarginalized.k is 0"),
+        (lambda: TopKMarginalized(k=0), r"TopKMarginalized.k must be >= 1, got 0"),
         (lambda: VariationalBound(Reinforce(), expectation_unit="x"), "unknown expectation_unit 'x'; choose image"),
         (lambda: VariationalBound(Reinforce(), expectation_prob=1.5), r"expectation_prob must be in \[0, 1\], got 1.5"),
     ):

@@ -18,7 +18,7 @@ def test_the_most_similar_images_are_first(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(neighbors, "_CHUNK_SIZE", 2)
     points = torch.tensor([[4.0, 0.0], [1.0, 0.3], [-3.0, -1.0], [-5.0, 3.0], [3.0, -2.3]])  # 0, 17, 198, 149, 323°
     assert nearest_neighbors(100 + 4 * points, 2) == [[1, 4], [0, 4], [3, 4], [2, 1], [0, 1]]
-    with pytest.raises(CaptioningError, match=r"neighbors.k is 5: must be less than the number of training images, 5"):
+    with pytest.raises(CaptioningError, match=r"neighbors.k must be < 5, the number of training images, got 5"):
         nearest_neighbors(points, 5)
 
 

@@ -108,5 +108,5 @@ def test_distillation_requires_an_initial_model() -> None:
     term.setup(model)
     with pytest.raises(CaptioningError, match=r"set model\.init_from"):
         divergence(term, model, make_batch(CAPTIONS))
-    with pytest.raises(CaptioningError, match=r"Distillation\.temperature is 0"):
+    with pytest.raises(CaptioningError, match=r"Distillation\.temperature must be > 0, got 0"):
         Distillation(temperature=0)

@@ -56,5 +56,5 @@ def test_settings_are_checked() -> None:
         WeightedSum([Scaled(1.0), Scaled(1.0)], [1.0])
     with pytest.raises(CaptioningError, match="objectives is empty"):
         WeightedSum([], [])
-    with pytest.raises(CaptioningError, match=r"WeightedSum\.weights is -1"):
+    with pytest.raises(CaptioningError, match=r"WeightedSum\.weights must be >= 0, got -1"):
         WeightedSum([Scaled(1.0)], [-1.0])

@@ -88,7 +88,7 @@ def test_a_new_objective_trains_logs_and_is_saved(focal_config: Path, fit: Fit) 
 
 def test_its_settings_are_validated_and_shown(focal_config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["fit", "--config", str(focal_config)]
-    check_error(capsys, [*arguments, "--model.objective.init_args.gamma", "-1"], "FocalLoss.gamma is -1")
+    check_error(capsys, [*arguments, "--model.objective.init_args.gamma", "-1"], "FocalLoss.gamma must be >= 0, got -1")
     check_error(
         capsys,
         [*arguments, "--model.objective.init_args.gama", "1"],
