@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from captioning.models.backbone_utils import Backbone, ConcatBackbones, SkipInit, truncate_at
 from captioning.models.tiny_cnn import TinyCNN
 from captioning.utils.errors import CaptioningError
-from captioning.utils.torchvision_compat import defer_dynamo_import, import_torchvision
+from captioning.utils.torchvision_compat import defer_slow_imports, import_torchvision
 
 TIMM_PREFIX = "timm/"
 
@@ -85,7 +85,7 @@ def _torchvision(
 
 def _efficientnet_lite(variant: int) -> BackboneSpec:
     def build(output_stride: int) -> nn.Module:
-        with defer_dynamo_import():
+        with defer_slow_imports():
             import_torchvision()  # timm imports torchvision
             import timm
 

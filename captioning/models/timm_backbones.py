@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from captioning.models.backbone_utils import Backbone, SkipInit
 from captioning.models.backbones import TIMM_PREFIX, check_image_size, foreign_weights_error, read_weights_file
 from captioning.utils.errors import CaptioningError
-from captioning.utils.torchvision_compat import defer_dynamo_import, import_torchvision
+from captioning.utils.torchvision_compat import defer_slow_imports, import_torchvision
 
 
 def _import_timm() -> Any:
-    with defer_dynamo_import():
+    with defer_slow_imports():
         import_torchvision()  # timm imports torchvision
         import timm
     return timm

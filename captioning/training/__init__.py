@@ -2,8 +2,8 @@
 
 import importlib
 
-from captioning.utils.torchvision_compat import defer_dynamo_import, import_torchvision
+from captioning.utils.torchvision_compat import defer_slow_imports, import_torchvision
 
-with defer_dynamo_import():
+with defer_slow_imports():
     import_torchvision()  # torchmetrics imports it
     importlib.import_module("pytorch_lightning")  # imports torchmetrics

@@ -1,4 +1,4 @@
-"""Import of torchvision where its compiled operators are missing, and without the import of torch's compiler.
+"""Import of torchvision where its compiled operators are missing, and without slow imports that are not used.
 
 A CUDA build of torchvision on a CPU build of torch fails on import with "operator torchvision::nms does not exist", as
 do torchmetrics, pytorch_lightning and timm, which import it. Models and transforms of torchvision do not use these
@@ -18,7 +18,7 @@ import torch
 
 _NMS_ERROR = "operator torchvision::nms does not exist"
 _MISSING_OPERATORS = ("nms", "qnms")
-_DYNAMO_MODULES = ("torch._dynamo", "torch._dynamo.utils")
+_DEFERRED_MODULES = ("torch._dynamo", "torch._dynamo.utils", "scipy.signal")
 
 # A torch.library.Library removes its declarations when it is garbage-collected, so a reference must be kept.
 _declarations: list[torch.library.Library] = []
@@ -41,16 +41,14 @@ def import_torchvision() -> ModuleType:
 
 
 @contextlib.contextmanager
-def defer_dynamo_import() -> Iterator[None]:
-    """Import torchvision, timm or Lightning without ``torch._dynamo``; calling one of its functions imports it.
+def defer_slow_imports() -> Iterator[None]:
+    """Import torchvision, timm or Lightning without ``torch._dynamo`` and ``scipy.signal``.
 
-    These libraries import functions and classes of ``torch._dynamo`` that captioning never uses. Importing it takes
-    longer than captioning an image, and a quarter of the time that a wrong training command takes.
+    These libraries (torchmetrics, which Lightning imports, in the case of SciPy) import functions and classes that
+    captioning never uses. Calling one of them imports its module. Importing the modules takes longer than captioning
+    an image, and two fifths of the time that a wrong training command takes.
     """
-    if _DYNAMO_MODULES[0] in sys.modules:
-        yield
-        return
-    lazy_modules = {name: _LazyModule(name) for name in _DYNAMO_MODULES}
+    lazy_modules = {name: _LazyModule(name) for name in _DEFERRED_MODULES if name not in sys.modules}
     sys.modules.update(lazy_modules)
     try:
         yield
