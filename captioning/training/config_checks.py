@@ -11,6 +11,7 @@ import pytorch_lightning as pl
 import torch
 
 from captioning.generation import GenerationConfig
+from captioning.models.attention import check_attention_mode
 from captioning.models.decoder_config import DecoderConfig
 from captioning.models.encoder import EncoderConfig
 from captioning.training.config_errors import one_line
@@ -29,7 +30,8 @@ def check_config(config: Any, inherited: Mapping[str, Any]) -> None:
     settings = config.as_dict()
     model, trainer = settings["model"], settings["trainer"]
     EncoderConfig(**model["encoder"])
-    DecoderConfig(**model["decoder"])
+    decoder = DecoderConfig(**model["decoder"])
+    check_attention_mode(model["attention_mode"], decoder.attention == "hard")
     stored = inherited.get("generation", {})
     given = [name for name, value in model["generation"].items() if name not in stored or stored[name] != value]
     GenerationConfig(**model["generation"]).check_effect(given)
