@@ -61,7 +61,7 @@ class CalibrationReport(NamedTuple):
             "|---|---|---|",
             *(f"| {bin_.mean_confidence:.3f} | {bin_.fraction_good:.3f} | {bin_.num_captions} |" for bin_ in self.bins),
             "",
-            "| images that are no photos | below 95 % of photos |",
+            "| images that are not photos | below 95 % of photos |",
             "|---|---|",
             *(f"| {kind} | {fraction:.0%} |" for kind, fraction in self.fraction_of_non_photos_below.items()),
         ]
@@ -150,7 +150,7 @@ def reliability_bins(confidence: np.ndarray, is_good: np.ndarray, num_bins: int 
 
 
 def non_photo_images() -> dict[str, list[Image.Image]]:
-    """Images of each kind that no model for photos can describe: noise, uniform colors, drawn scenes."""
+    """Images that are not photos, by kind: noise, black, uniform gray, and synthetic scenes."""
     rng = np.random.default_rng(0)
     shape = (_NON_PHOTO_SIDE, _NON_PHOTO_SIDE, 3)
     noise = [Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)) for _ in range(_NUM_PER_KIND)]
@@ -160,5 +160,5 @@ def non_photo_images() -> dict[str, list[Image.Image]]:
         "noise": noise,
         "black": [Image.new("RGB", shape[:2])],
         "uniform gray": [Image.new("RGB", shape[:2], (level,) * 3) for level in levels[1:]],
-        "drawn scenes": [render(sample_scene(scene_rng), _NON_PHOTO_SIDE) for _ in range(_NUM_PER_KIND)],
+        "synthetic scenes": [render(sample_scene(scene_rng), _NON_PHOTO_SIDE) for _ in range(_NUM_PER_KIND)],
     }

@@ -67,7 +67,7 @@ def test_the_command_stores_the_fit_in_the_model_file(
     assert path.read_bytes() == before
     output = capsys.readouterr().out
     assert "| mean confidence | fraction good | captions |" in output
-    for kind in ("noise", "black", "uniform gray", "drawn scenes"):
+    for kind in ("noise", "black", "uniform gray", "synthetic scenes"):
         assert f"| {kind} | " in output
     main([*arguments, "--threshold", str(threshold)])
     assert path.read_bytes() == copy.read_bytes()
